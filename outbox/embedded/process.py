@@ -1,0 +1,215 @@
+"""
+Start, watch and end server processes so that none of them outlives its owner.
+
+`ProcessGuard` starts the guard program (`guard.py`) and speaks to it; `ServerProcess` is one server under it. The
+servers end with the process that created the guard, whatever ends that process, and whichever thread started them.
+
+Promises: a started server has its own process group, reads nothing, writes its output to a file, and runs as another
+user where root asks for one; every wait here is bounded. It knows no particular server: what to run and when it is
+ready is the caller's. POSIX only; ending orphans of a killed server and dying with a killed guard need Linux.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import pwd
+import random
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+# Outside the ports that Linux and macOS give to outgoing connections (from 32768 and 49152 on): a server that is
+# stopped and started again must find its port free.
+PORTS = range(10_000, 32_000)
+
+POLL_SECONDS = 0.005
+
+
+class EmbeddedServerError(RuntimeError):
+    """An embedded server cannot be found, did not start, or did not end in time."""
+
+
+class UserIds(NamedTuple):
+    uid: int
+    gid: int
+
+
+def free_port() -> int:
+    """A loopback port that nobody listens on now."""
+    # SystemRandom: test plugins seed the shared generator alike in all their parallel workers.
+    for port in random.SystemRandom().sample(PORTS, 100):
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+            return port
+    raise EmbeddedServerError(f"no free port found on 127.0.0.1 between {PORTS.start} and {PORTS.stop}")
+
+
+def accepts_connections(port: int) -> bool:
+    try:
+        socket.create_connection(("127.0.0.1", port), timeout=1).close()
+    except OSError:
+        return False
+    return True
+
+
+def unprivileged_user() -> UserIds | None:
+    """Whom root starts a server as that refuses to run as root; None for everybody else."""
+    if os.geteuid() != 0:
+        return None
+    for name in ("postgres", "nobody"):
+        try:
+            entry = pwd.getpwnam(name)
+        except KeyError:
+            continue
+        return UserIds(entry.pw_uid, entry.pw_gid)
+    raise EmbeddedServerError("running as root, and there is neither a user 'postgres' nor 'nobody' to run a server as")
+
+
+def can_enter(path: Path, user: UserIds | None) -> bool:
+    """Whether every directory down to `path` lets `user` pass (None: ourselves, who may)."""
+    if user is None:
+        return True
+    for directory in (path, *path.parents):
+        status = directory.stat()
+        shift = 6 if status.st_uid == user.uid else 3 if status.st_gid == user.gid else 0
+        if not status.st_mode >> shift & 1:
+            return False
+    return True
+
+
+class ProcessGuard:
+    """The owner's end of one guard program. `directories` are removed when it ends."""
+
+    def __init__(self, directories: Sequence[Path] = ()) -> None:
+        command = [sys.executable, "-I", "-S", str(Path(__file__).with_name("guard.py")), str(os.getpid())]
+        self._lock = threading.Lock()
+        self._program = subprocess.Popen(
+            [*command, *map(str, directories)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+            cwd="/",
+        )
+
+    @property
+    def pid(self) -> int:
+        return self._program.pid
+
+    def start(
+        self,
+        command: Sequence[str],
+        *,
+        directory: Path,
+        environment: Mapping[str, str],
+        log_file: Path,
+        stop_signal: signal.Signals,
+        user: UserIds | None = None,
+    ) -> ServerProcess:
+        """Start a server. `stop_signal` is what it gets when its owner is gone; SIGKILL follows if it does not end."""
+        answer = self.ask(
+            operation="start",
+            command=list(command),
+            directory=str(directory),
+            environment=dict(environment),
+            log_file=str(log_file),
+            stop_signal=int(stop_signal),
+            user=user,
+        )
+        return ServerProcess(self, answer["pid"], log_file)
+
+    def ask(self, **request: Any) -> dict[str, Any]:
+        assert self._program.stdin is not None and self._program.stdout is not None
+        with self._lock:
+            try:
+                self._program.stdin.write(json.dumps(request).encode() + b"\n")
+                self._program.stdin.flush()
+                line = self._program.stdout.readline()
+            except (OSError, ValueError) as error:
+                raise EmbeddedServerError(f"the guard process has ended: {error}") from error
+        if not line:
+            raise EmbeddedServerError("the guard process has ended, and its servers with it")
+        answer: dict[str, Any] = json.loads(line)
+        if "error" in answer:
+            raise EmbeddedServerError(answer["error"])
+        return answer
+
+    def close(self, timeout_seconds: float = 30.0) -> None:
+        """End every server of this guard and remove the directories."""
+        assert self._program.stdin is not None and self._program.stdout is not None
+        with self._lock:
+            try:
+                self._program.stdin.close()
+            except OSError:
+                pass  # it was killed; what it had not read is of no use any more
+            try:
+                self._program.wait(timeout_seconds)
+            except subprocess.TimeoutExpired:
+                self._program.kill()
+                self._program.wait()
+                raise EmbeddedServerError(f"embedded servers did not end within {timeout_seconds:g} s") from None
+            finally:
+                self._program.stdout.close()
+
+
+class ServerProcess:
+    """One running server. It has ended only when all its descendants have."""
+
+    def __init__(self, guard: ProcessGuard, pid: int, log_file: Path) -> None:
+        self.pid = pid
+        self.log_file = log_file
+        self._guard = guard
+        self._exit_code: int | None = None
+
+    @property
+    def exit_code(self) -> int | None:
+        """None while it runs; negative: the signal that ended it."""
+        if self._exit_code is None:
+            self._exit_code = self._guard.ask(operation="status", pid=self.pid)["exit_code"]
+        return self._exit_code
+
+    def send_signal(self, number: signal.Signals, *, whole_tree: bool = False) -> None:
+        """Signal the server, or it and all its descendants. PostgreSQL's backends are in sessions of their own."""
+        self._guard.ask(operation="signal", pid=self.pid, signal=int(number), whole_tree=whole_tree)
+
+    def wait(self, timeout_seconds: float) -> int:
+        deadline = time.monotonic() + timeout_seconds
+        while (code := self.exit_code) is None:
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"process {self.pid} still runs after {timeout_seconds:g} s")
+            time.sleep(POLL_SECONDS)
+        return code
+
+    def end(self, number: signal.Signals, timeout_seconds: float) -> int:
+        """Signal it, wait, and kill it if that was not enough."""
+        self.send_signal(number)
+        self.send_signal(signal.SIGCONT, whole_tree=True)  # a suspended server would not see the signal
+        try:
+            return self.wait(timeout_seconds)
+        except TimeoutError:
+            self.send_signal(signal.SIGKILL, whole_tree=True)
+            return self.wait(timeout_seconds)
+
+    def wait_until_ready(self, is_ready: Callable[[], bool], deadline_seconds: float) -> None:
+        """Return once `is_ready()`. A server that ended or is late raises, with the end of its log."""
+        deadline = time.monotonic() + deadline_seconds
+        while not is_ready():
+            if self.exit_code is not None:
+                raise EmbeddedServerError(f"the server ended at start with code {self.exit_code}:\n{self.log_tail()}")
+            if time.monotonic() > deadline:
+                raise EmbeddedServerError(f"the server is not ready after {deadline_seconds:g} s:\n{self.log_tail()}")
+            time.sleep(POLL_SECONDS)
+
+    def log_tail(self, lines: int = 30) -> str:
+        return "\n".join(self.log_file.read_text(errors="replace").splitlines()[-lines:])

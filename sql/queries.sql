@@ -1,0 +1,337 @@
+-- Every query that the services run, by name. One blank-line separated block each: `-- name --`, a line or more of
+-- purpose, then the statement. outbox/sqlfiles.py loads the file once per process and puts :"schema" (a quoted
+-- identifier) and :fragment (a block of this file) in place; %(name)s are bound parameters.
+--
+-- Every time is the database's: clock_timestamp(), which moves on within a transaction, unlike now().
+
+-- message_columns --
+-- Fragment: the columns of outbox.message.Message, in the order of its fields. Instants are microseconds since
+-- 2000-01-01 UTC, the unit of the replication protocol; JSON travels as text.
+o.id, o.event_id::text, o.schema_version, o.event_type, o.aggregate_type, o.aggregate_id, o.ordering_key,
+o.exchange, o.routing_key, o.payload, o.content_type, o.content_encoding,
+o.headers::text, o.properties::text, o.declarations::text, o.context::text,
+(extract(epoch FROM o.created_at) * 1000000)::bigint - 946684800000000,
+(extract(epoch FROM o.expires_at) * 1000000)::bigint - 946684800000000,
+CASE WHEN o.next_attempt_at = 'infinity' THEN 9223372036854775807
+     ELSE (extract(epoch FROM o.next_attempt_at) * 1000000)::bigint - 946684800000000 END,
+o.attempts, o.owner
+
+-- moved_columns --
+-- Fragment: what the outbox, the dead letters and the archive have in common, for moving a row whole.
+id, event_id, schema_version, event_type, aggregate_type, aggregate_id, ordering_key, exchange, routing_key, payload,
+content_type, content_encoding, headers, properties, declarations, context, created_at
+
+-- held_by_caller --
+-- Fragment: a scheduler acts only on rows whose claim is still its own; the relay (no claim) only on rows still its own.
+(o.claimed_by = %(claim)s::text OR (%(claim)s::text IS NULL AND o.owner = 'relay'))
+
+-- wake_followers --
+-- Fragment, as CTEs behind `gone(id, ordering_key)`: a key whose head has left gets its next rows due. A run of them, so
+-- that a long key drains in batches. The deleted rows are still in this statement's snapshot, hence the anti-join. A
+-- row that is parked at this very moment by somebody else is missed here and found by unpark_heads.
+woken AS (
+    UPDATE :"schema".outbox AS o
+       SET next_attempt_at = clock_timestamp()
+      FROM (SELECT DISTINCT ordering_key FROM gone WHERE ordering_key IS NOT NULL) AS k
+     CROSS JOIN LATERAL (
+           SELECT f.id FROM :"schema".outbox AS f
+            WHERE f.ordering_key = k.ordering_key
+              AND NOT EXISTS (SELECT 1 FROM gone AS g WHERE g.id = f.id)
+            ORDER BY f.id
+            LIMIT %(run_length)s
+           ) AS follower
+     WHERE o.id = follower.id
+       AND o.next_attempt_at = 'infinity'
+)
+
+-- settle --
+-- Delivered rows leave the outbox. Returns the ids that were there. The relay (no claim) removes a row whoever holds it
+-- by now: delivered is delivered.
+WITH gone AS (
+    DELETE FROM :"schema".outbox AS o
+     WHERE o.id = ANY(%(ids)s::bigint[])
+       AND (%(claim)s::text IS NULL OR o.claimed_by = %(claim)s::text)
+    RETURNING o.id, o.ordering_key
+), :wake_followers
+SELECT id FROM gone;
+
+-- settle_to_archive --
+-- Delivered rows move to the archive, where retention is on. As settle otherwise.
+WITH gone AS (
+    DELETE FROM :"schema".outbox AS o
+     WHERE o.id = ANY(%(ids)s::bigint[])
+       AND (%(claim)s::text IS NULL OR o.claimed_by = %(claim)s::text)
+    RETURNING o.*
+), kept AS (
+    INSERT INTO :"schema".outbox_archive (:moved_columns, attempts)
+    SELECT :moved_columns, attempts FROM gone
+), :wake_followers
+SELECT id FROM gone;
+
+-- fail --
+-- A refused message spends an attempt and waits for its backoff. From its first failure a row is the scheduler's.
+UPDATE :"schema".outbox AS o
+   SET attempts = o.attempts + 1,
+       owner = 'scheduler',
+       claimed_by = NULL,
+       next_attempt_at = clock_timestamp() + f.backoff_seconds * interval '1 second',
+       last_error = f.error,
+       last_failed_at = clock_timestamp()
+  FROM unnest(%(ids)s::bigint[], %(errors)s::text[], %(backoff_seconds)s::float8[]) AS f (id, error, backoff_seconds)
+ WHERE o.id = f.id
+   AND :held_by_caller
+RETURNING o.id;
+
+-- bury --
+-- A message that is given up moves to the dead letters, whole, with the reason; `spent` is 1 where the last attempt
+-- counts. Its key goes on.
+WITH doomed AS (
+    SELECT * FROM unnest(%(ids)s::bigint[], %(reasons)s::text[], %(errors)s::text[], %(spent)s::int[])
+        AS d (id, reason, error, spent)
+), gone AS (
+    DELETE FROM :"schema".outbox AS o
+     USING doomed AS d
+     WHERE o.id = d.id
+       AND :held_by_caller
+    RETURNING o.*, d.reason, d.error, d.spent
+), dead AS (
+    INSERT INTO :"schema".outbox_dead_letter (
+        :moved_columns, attempts, dedup_key, expires_at, last_error, last_failed_at, reason)
+    SELECT :moved_columns, attempts + spent, dedup_key, expires_at, coalesce(error, last_error),
+           CASE WHEN spent > 0 THEN clock_timestamp() ELSE last_failed_at END, reason
+      FROM gone
+), :wake_followers
+SELECT id FROM gone;
+
+-- hand_over --
+-- The relay leaves rows to the scheduler: due now, no attempt spent. A row that is not its own any more stays as it is.
+UPDATE :"schema".outbox
+   SET owner = 'scheduler', next_attempt_at = clock_timestamp()
+ WHERE id = ANY(%(ids)s::bigint[])
+   AND owner = 'relay'
+RETURNING id;
+
+-- hand_over_all --
+-- A slot that was created anew saw nothing of the rows that are here: they are the scheduler's. One batch; repeat
+-- until it returns none.
+WITH batch AS MATERIALIZED (
+    SELECT id FROM :"schema".outbox
+     WHERE owner = 'relay' AND id <= %(up_to)s
+     ORDER BY id
+     LIMIT %(batch_size)s
+       FOR UPDATE SKIP LOCKED
+)
+UPDATE :"schema".outbox AS o
+   SET owner = 'scheduler', next_attempt_at = clock_timestamp()
+  FROM batch
+ WHERE o.id = batch.id
+RETURNING o.id;
+
+-- newest_id --
+-- The end of hand_over_all: rows that come later are read from the new slot.
+SELECT coalesce(max(id), 0) FROM :"schema".outbox;
+
+-- owners --
+-- While the relay catches up: which of these rows are still in the table, and whose they are.
+SELECT id, owner FROM :"schema".outbox WHERE id = ANY(%(ids)s::bigint[]);
+
+-- in_progress --
+-- Which of these transactions (their lower 32 bits, as pgoutput gives them) does a new snapshot not see yet? With
+-- synchronous replication the WAL is ahead of visibility: a row that is missing then is not gone.
+SELECT xip::text::bigint & 4294967295 AS xid
+  FROM pg_snapshot_xip(pg_current_snapshot()) AS xip
+ WHERE xip::text::bigint & 4294967295 = ANY(%(xids)s::bigint[]);
+
+-- keys_in_table --
+-- Every ordering key that has a row, by a walk over the index, one probe a key. A relay that starts asks the table
+-- before it sends one of these.
+WITH RECURSIVE k (ordering_key) AS (
+    (SELECT ordering_key FROM :"schema".outbox WHERE ordering_key IS NOT NULL ORDER BY ordering_key LIMIT 1)
+    UNION ALL
+    SELECT (SELECT o.ordering_key FROM :"schema".outbox AS o
+             WHERE o.ordering_key > k.ordering_key ORDER BY o.ordering_key LIMIT 1)
+      FROM k WHERE k.ordering_key IS NOT NULL
+)
+SELECT ordering_key FROM k WHERE ordering_key IS NOT NULL;
+
+-- free_keys --
+-- Of these rows, each the relay's next of a blocked key: the keys that have nothing else before it, in the table's
+-- order or in the scheduler's hands.
+SELECT k.ordering_key
+  FROM unnest(%(keys)s::text[], %(ids)s::bigint[]) AS k (ordering_key, id)
+ WHERE NOT EXISTS (
+       SELECT 1 FROM :"schema".outbox AS o
+        WHERE o.ordering_key = k.ordering_key AND o.id < k.id)
+   AND NOT EXISTS (
+       SELECT 1 FROM :"schema".outbox AS o
+        WHERE o.ordering_key = k.ordering_key AND o.id <> k.id AND o.owner = 'scheduler');
+
+-- wal_position --
+-- Where the WAL ends now: rows committed before are checked against the table while the relay catches up.
+SELECT pg_current_wal_insert_lsn()::text;
+
+-- server_clock --
+-- The database's clock, in the unit of the replication protocol.
+SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint - 946684800000000;
+
+-- claim_due --
+-- Lease due rows to one scheduler. MATERIALIZED keeps LIMIT exact: the planner must not run the subquery twice. An
+-- ordered row is claimed only if every earlier row of its key is claimed with it: its rank among the due rows of the
+-- key is its rank in the table. The other due rows of a key are parked, so that they cost later claims nothing.
+WITH due AS MATERIALIZED (
+    SELECT id, ordering_key FROM :"schema".outbox
+     WHERE next_attempt_at <= clock_timestamp()
+       AND schema_version <= %(schema_version)s
+     ORDER BY next_attempt_at
+     LIMIT %(batch_size)s
+       FOR UPDATE SKIP LOCKED
+), ranked AS (
+    SELECT id, ordering_key, row_number() OVER (PARTITION BY ordering_key ORDER BY id) AS rank
+      FROM due WHERE ordering_key IS NOT NULL
+), heads AS (
+    SELECT r.id
+      FROM (SELECT ordering_key, count(*) AS due_rows FROM ranked GROUP BY ordering_key) AS k
+     CROSS JOIN LATERAL (
+           SELECT f.id, row_number() OVER (ORDER BY f.id) AS rank
+             FROM (SELECT id FROM :"schema".outbox
+                    WHERE ordering_key = k.ordering_key
+                    ORDER BY id
+                    LIMIT k.due_rows) AS f
+           ) AS first
+      JOIN ranked AS r ON r.id = first.id AND r.rank = first.rank
+), verdict AS (
+    SELECT due.id, due.ordering_key IS NULL OR heads.id IS NOT NULL AS claimed
+      FROM due LEFT JOIN heads ON heads.id = due.id
+), leased AS (
+    UPDATE :"schema".outbox AS o
+       SET owner = 'scheduler',
+           claimed_by = CASE WHEN v.claimed THEN %(claim)s END,
+           next_attempt_at = CASE WHEN v.claimed THEN clock_timestamp() + %(lease)s ELSE 'infinity' END
+      FROM verdict AS v
+     WHERE o.id = v.id
+    RETURNING o.*, v.claimed
+)
+SELECT o.claimed, :message_columns FROM leased AS o ORDER BY o.id;
+
+-- next_due --
+-- Seconds until the next row falls due, null when none will by itself. Negative: work is waiting.
+SELECT extract(epoch FROM min(next_attempt_at) - clock_timestamp())::float8
+  FROM :"schema".outbox
+ WHERE next_attempt_at < 'infinity' AND schema_version <= %(schema_version)s;
+
+-- defer --
+-- A broker outage: the claimed rows wait for the cooldown; no attempt is spent.
+UPDATE :"schema".outbox AS o
+   SET claimed_by = NULL, next_attempt_at = clock_timestamp() + %(cooldown)s
+ WHERE o.id = ANY(%(ids)s::bigint[]) AND o.claimed_by = %(claim)s
+RETURNING o.id;
+
+-- release --
+-- Claimed rows that were not sent (shutdown, or an earlier row of their key failed) go back: due now. The next claim
+-- parks those that still wait behind their key's head.
+UPDATE :"schema".outbox AS o
+   SET claimed_by = NULL, next_attempt_at = clock_timestamp()
+ WHERE o.id = ANY(%(ids)s::bigint[]) AND o.claimed_by = %(claim)s
+RETURNING o.id;
+
+-- unpark_heads --
+-- The sweep behind wake_followers: a parked row that has become the head of its key falls due. Walks the keys that
+-- have parked rows, one index probe each.
+WITH RECURSIVE k (ordering_key) AS (
+    (SELECT ordering_key FROM :"schema".outbox
+      WHERE next_attempt_at = 'infinity'
+      ORDER BY ordering_key LIMIT 1)
+    UNION ALL
+    SELECT (SELECT o.ordering_key FROM :"schema".outbox AS o
+             WHERE o.next_attempt_at = 'infinity' AND o.ordering_key > k.ordering_key
+             ORDER BY o.ordering_key LIMIT 1)
+      FROM k WHERE k.ordering_key IS NOT NULL
+)
+UPDATE :"schema".outbox AS o
+   SET next_attempt_at = clock_timestamp()
+  FROM k
+ CROSS JOIN LATERAL (
+       SELECT f.id, f.next_attempt_at FROM :"schema".outbox AS f
+        WHERE f.ordering_key = k.ordering_key ORDER BY f.id LIMIT 1
+       ) AS head
+ WHERE o.id = head.id
+   AND head.next_attempt_at = 'infinity'
+   AND o.next_attempt_at = 'infinity'
+RETURNING o.id;
+
+-- expire_due --
+-- Messages past their expires_at, whoever would have sent them, except while a scheduler holds them.
+SELECT o.id
+  FROM :"schema".outbox AS o
+ WHERE o.expires_at <= clock_timestamp()
+   AND (o.claimed_by IS NULL OR o.next_attempt_at <= clock_timestamp())
+ ORDER BY o.expires_at
+ LIMIT %(batch_size)s;
+
+-- worker_seen --
+-- A service tells that it lives, and in which role.
+INSERT INTO :"schema".outbox_worker AS w (kind, name, role, version, host, pid)
+VALUES (%(kind)s, %(name)s, %(role)s, %(version)s, %(host)s, %(pid)s)
+ON CONFLICT (kind, name) DO UPDATE
+   SET role = excluded.role, version = excluded.version, host = excluded.host, pid = excluded.pid,
+       last_seen_at = clock_timestamp(),
+       started_at = CASE WHEN w.pid = excluded.pid AND w.host = excluded.host THEN w.started_at
+                         ELSE clock_timestamp() END;
+
+-- worker_gone --
+-- A service that ends takes its row with it.
+DELETE FROM :"schema".outbox_worker WHERE kind = %(kind)s AND name = %(name)s;
+
+-- enqueue --
+-- A message enters the outbox, in the caller's transaction. No RETURNING and no conflict target: a role that may only
+-- INSERT can run it. With a dedup_key that is already pending, nothing is written and the row count says so.
+INSERT INTO :"schema".outbox (
+    event_id, event_type, aggregate_type, aggregate_id, ordering_key, exchange, routing_key, payload,
+    content_type, content_encoding, headers, properties, declarations, context, dedup_key)
+VALUES (
+    %(event_id)s, %(event_type)s, %(aggregate_type)s, %(aggregate_id)s, %(ordering_key)s, %(exchange)s,
+    %(routing_key)s, %(payload)s, %(content_type)s, %(content_encoding)s, %(headers)s, %(properties)s,
+    %(declarations)s, %(context)s, %(dedup_key)s)
+ON CONFLICT DO NOTHING;
+
+-- server_facts --
+-- What set-up and doctor must know of the server and of the role that asks.
+SELECT current_setting('server_version_num')::int AS server_version,
+       current_setting('wal_level') AS wal_level,
+       current_setting('max_replication_slots')::int AS max_replication_slots,
+       current_setting('max_wal_senders')::int AS max_wal_senders,
+       pg_is_in_recovery() AS in_recovery,
+       current_user::text AS role,
+       (SELECT rolreplication OR rolsuper FROM pg_roles WHERE rolname = current_user) AS may_replicate,
+       current_database()::text AS database;
+
+-- applied_migrations --
+-- Which migrations this schema has.
+SELECT version FROM :"schema".outbox_migration ORDER BY version;
+
+-- schema_tables --
+-- Which of our tables the schema holds; none before the first set-up.
+SELECT c.relname FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = c.relnamespace
+ WHERE n.nspname = %(schema)s AND c.relkind IN ('r', 'p')
+   AND c.relname IN ('outbox', 'outbox_dead_letter', 'outbox_archive', 'outbox_event', 'outbox_worker',
+                     'outbox_migration');
+
+-- publication_shape --
+-- What the publication publishes, or no row when it is missing.
+SELECT p.puballtables, p.pubinsert, p.pubupdate, p.pubdelete, p.pubtruncate,
+       coalesce(array_agg(t.schemaname || '.' || t.tablename ORDER BY 1) FILTER (WHERE t.tablename IS NOT NULL), '{}')
+           AS tables
+  FROM pg_publication AS p
+  LEFT JOIN pg_publication_tables AS t ON t.pubname = p.pubname
+ WHERE p.pubname = %(publication)s
+ GROUP BY p.oid, p.puballtables, p.pubinsert, p.pubupdate, p.pubdelete, p.pubtruncate;
+
+-- slot_state --
+-- The replication slot, or no row when it is missing. to_jsonb, because newer servers tell more (invalidation_reason,
+-- conflicting, failover).
+SELECT to_jsonb(s) ||
+       jsonb_build_object('retained_bytes',
+           CASE WHEN pg_is_in_recovery() THEN NULL
+                ELSE pg_wal_lsn_diff(pg_current_wal_lsn(), s.restart_lsn) END)
+  FROM pg_replication_slots AS s
+ WHERE s.slot_name = %(slot)s;

@@ -1,0 +1,2 @@
+-- Undo publication.sql.
+DROP PUBLICATION IF EXISTS :"publication";

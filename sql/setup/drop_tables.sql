@@ -1,0 +1,3 @@
+-- Remove the outbox with everything in it: undelivered messages, dead letters, archive, event streams.
+DROP TABLE IF EXISTS :"schema".outbox, :"schema".outbox_dead_letter, :"schema".outbox_archive, :"schema".outbox_event,
+                     :"schema".outbox_worker, :"schema".outbox_migration;
