@@ -115,7 +115,7 @@ def uuid_text(raw: bytes) -> str:
 class RowReader:
     """Reads the wanted columns, in the wanted order, from the inserts of one relation."""
 
-    __slots__ = ("_absent", "_column_count", "_plan", "relation")
+    __slots__ = ("_absent", "_head", "_plan", "relation")
 
     def __init__(self, relation: Relation, wanted: Sequence[str], *, required: Collection[str] = ()) -> None:
         """Choose the conversions; a required column that the relation lacks is a ProtocolError."""
@@ -127,7 +127,7 @@ class RowReader:
             )
         positions = {name: position for position, name in enumerate(wanted)}
         self.relation = relation
-        self._column_count = len(relation.columns)
+        self._head = _INSERT.pack(b"I", relation.relation_id, b"N", len(relation.columns))
         self._absent: list[Any] = [None] * len(wanted)
         self._plan = [
             (positions.get(column.name, -1), *_CONVERTERS.get(column.type_oid, _AS_SENT)) for column in relation.columns
@@ -135,32 +135,31 @@ class RowReader:
 
     def read(self, payload: bytes) -> tuple[Any, ...]:
         """The wanted values of one Insert message; the types are in the table at the top of this module."""
+        if not payload.startswith(self._head):
+            raise ProtocolError(f"not an insert that matches its relation {self.relation.name}")
+        row = self._absent.copy()
+        offset = len(self._head)
         # Bounds are not checked column by column: lengths are unsigned, so the offset only grows, and a length that
         # leads out of the message ends in an IndexError here or in the comparison after the loop.
-        row = self._absent.copy()
-        offset = _INSERT.size
         try:
-            _, relation_id, new_tuple, column_count = _INSERT.unpack_from(payload)
-            if relation_id != self.relation.relation_id or new_tuple != b"N" or column_count != self._column_count:
-                raise ProtocolError(f"an insert that does not match its relation {self.relation.name}")
             for position, from_binary, from_text in self._plan:
                 kind = payload[offset]
-                if kind == _NULL:
-                    offset += 1
-                    continue
-                start = offset + 5
-                end = start + _LENGTH(payload, offset + 1)[0]
                 if kind == _BINARY:
+                    start = offset + 5
+                    offset = start + _LENGTH(payload, offset + 1)[0]
                     if position >= 0:
-                        row[position] = from_binary(payload[start:end])
+                        row[position] = from_binary(payload[start:offset])
+                elif kind == _NULL:
+                    offset += 1
                 elif kind == _TEXT:
+                    start = offset + 5
+                    offset = start + _LENGTH(payload, offset + 1)[0]
                     if position >= 0:
-                        row[position] = from_text(payload[start:end])
+                        row[position] = from_text(payload[start:offset])
                 else:
-                    raise ProtocolError(f"column kind {chr(kind)!r} in an insert, at byte {offset}")
-                offset = end
+                    raise ProtocolError(f"column kind {chr(kind)!r} in an insert into {self.relation.name}")
         except (struct.error, ValueError, LookupError):
-            raise ProtocolError(f"malformed insert into {self.relation.name}, at byte {offset}") from None
+            raise ProtocolError(f"malformed insert into {self.relation.name}, before byte {offset}") from None
         if offset != len(payload):
             raise ProtocolError(f"an insert into {self.relation.name} of {len(payload)} bytes should have {offset}")
         return tuple(row)
@@ -230,7 +229,7 @@ _IGNORED: Final = frozenset({b"U", b"D", b"T", b"Y", b"O", b"M"})
 
 
 # -- column types ------------------------------------------------------------------------------------------------------
-# One pair per type: from binary, from text. A wrong length is a struct.error, a wrong value a ValueError or LookupError.
+# One pair per type: from binary, from text. A wrong length is a struct.error, a wrong value ValueError or LookupError.
 
 _INT2: Final = struct.Struct(">h").unpack
 _INT4: Final = struct.Struct(">i").unpack

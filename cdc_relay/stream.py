@@ -35,6 +35,14 @@ from psycopg.pq.abc import PGconn, PGresult
 from cdc_relay.lsn import Lsn
 from outbox.errors import ProtocolError, ReplicationError
 
+_FROM_THE_SLOT: Final = Lsn(0)
+_UNDEFINED_OBJECT: Final = "42704"
+
+# TLS and GSSAPI keep up to one decrypted record (16 kB) to themselves, and libpq takes at least 8 kB of it at a time:
+# the rest of one record and both halves of the next make three readings, and only after these will whatever is still
+# missing make the socket readable.
+_READINGS_IN_VAIN: Final = 3
+
 
 # Named tuples, because there is one per message and a frozen dataclass takes three times as long to make.
 class XLogData(NamedTuple):
@@ -62,9 +70,8 @@ class ReplicationStream:
         self._connection = connection
         self._pgconn: PGconn = connection.pgconn
         self._pgconn.nonblocking = 1
-        # TLS and GSSAPI keep up to one decrypted record (16 kB) to themselves, and libpq takes at least 8 kB of it at
-        # a time: only after three readings in vain will whatever is still missing make the socket readable.
-        self._vain_readings = 3 if self._pgconn.ssl_in_use or self._pgconn.used_gssapi else 1
+        connection.add_notice_handler(self._notice)
+        self._publication_missing: ReplicationError | None = None
         self._streaming = False
         self._unsent: tuple[Lsn, Lsn, bool] | None = None
         self._unflushed = False
@@ -103,7 +110,7 @@ class ReplicationStream:
         return rows
 
     def start(
-        self, slot: str, publication: str, start_lsn: Lsn = Lsn(0), *, timeout_seconds: float | None = 30.0
+        self, slot: str, publication: str, start_lsn: Lsn = _FROM_THE_SLOT, *, timeout_seconds: float | None = 30.0
     ) -> None:
         """Begin to stream: from what the slot has confirmed, or from `start_lsn` where that is later."""
         # publication_names is a literal that holds a list of identifiers, hence quoted twice.
@@ -144,13 +151,15 @@ class ReplicationStream:
                         break
                 elif size < 0:
                     raise self._end_of_stream()
-                elif readings_in_vain == self._vain_readings:
+                elif readings_in_vain == _READINGS_IN_VAIN:
                     break
                 else:
                     readings_in_vain += 1
                     self._pgconn.consume_input()
         except psycopg.Error as error:
             raise self._failure(error) from error
+        if self._publication_missing:
+            raise self._publication_missing
         if items:
             self.last_heard = time.monotonic()
         return items
@@ -198,6 +207,12 @@ class ReplicationStream:
             self._streaming = False
             self._connection.close()
 
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
     def _end_copy(self, deadline: float | None) -> None:
         self.flush()
         self._pgconn.put_copy_end()
@@ -243,6 +258,13 @@ class ReplicationStream:
         with selectors.DefaultSelector() as selector:
             selector.register(self._pgconn.socket, events)
             return bool(selector.select(remaining))
+
+    def _notice(self, notice: psycopg.errors.Diagnostic) -> None:
+        # A publication that is missing was an error until PostgreSQL 17. Since 18 it is a warning, the rows are left
+        # out, and the keepalives go past them: somebody who confirms those would never know.
+        if notice.source_function == "LoadPublications":
+            message = f"{notice.message_primary} ({notice.message_detail})"
+            self._publication_missing = ReplicationError(message, sqlstate=_UNDEFINED_OBJECT)
 
     def _failure(self, error: psycopg.Error) -> ReplicationError:
         """Why the connection broke: in the words of the server, if they came through, or else in those of libpq."""

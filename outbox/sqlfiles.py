@@ -1,5 +1,5 @@
 """
-Read the SQL of the project: the named queries of sql/queries.sql, and the scripts that an operator can also run by hand.
+Read the project's SQL: the named queries of sql/queries.sql, and the scripts that an operator can also run by hand.
 
 The files use psql's own notation for names, so that `psql -v schema=... -f` runs them too: :"name" becomes a quoted
 identifier, :'name' a quoted literal. In queries.sql, :fragment stands for another block of that file. Nothing here
@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
-from typing import LiteralString, NamedTuple, cast
+from typing import LiteralString, NamedTuple
 
 _BLOCK = re.compile(r"^-- (\w+) --$", re.MULTILINE)
 _VARIABLE = re.compile(r""":"(\w+)"|:'(\w+)'""")
@@ -101,4 +101,4 @@ def _substitute(text: str, variables: Mapping[str, str]) -> LiteralString:
             return quote_identifier(variables[match[1]])
         return quote_literal(variables[match[2]])
 
-    return cast(LiteralString, _VARIABLE.sub(put, text))
+    return _VARIABLE.sub(put, text)

@@ -27,21 +27,24 @@ content_type, content_encoding, headers, properties, declarations, context, crea
 
 -- wake_followers --
 -- Fragment, as CTEs behind `gone(id, ordering_key)`: a key whose head has left gets its next rows due. A run of them, so
--- that a long key drains in batches. The deleted rows are still in this statement's snapshot, hence the anti-join. A
--- row that is parked at this very moment by somebody else is missed here and found by unpark_heads.
+-- that a long key drains in batches. A row that is parked at this very moment by somebody else is missed here and found
+-- by unpark_heads. The ids go through an array, and the second look at the row (it may have been woken and claimed since)
+-- avoids the words of outbox_parked: the planner must not walk all parked rows for each key.
 woken AS (
     UPDATE :"schema".outbox AS o
        SET next_attempt_at = clock_timestamp()
-      FROM (SELECT DISTINCT ordering_key FROM gone WHERE ordering_key IS NOT NULL) AS k
-     CROSS JOIN LATERAL (
-           SELECT f.id FROM :"schema".outbox AS f
-            WHERE f.ordering_key = k.ordering_key
-              AND NOT EXISTS (SELECT 1 FROM gone AS g WHERE g.id = f.id)
-            ORDER BY f.id
-            LIMIT %(run_length)s
-           ) AS follower
-     WHERE o.id = follower.id
-       AND o.next_attempt_at = 'infinity'
+     WHERE o.id = ANY(ARRAY(
+           SELECT follower.id
+             FROM (SELECT ordering_key, max(id) AS last_id FROM gone
+                    WHERE ordering_key IS NOT NULL GROUP BY ordering_key) AS k
+            CROSS JOIN LATERAL (
+                  SELECT f.id FROM :"schema".outbox AS f
+                   WHERE f.ordering_key = k.ordering_key AND f.id > k.last_id AND f.next_attempt_at = 'infinity'
+                   ORDER BY f.id
+                   LIMIT %(run_length)s
+                     FOR UPDATE SKIP LOCKED
+                  ) AS follower))
+       AND NOT isfinite(o.next_attempt_at)
 )
 
 -- settle --
@@ -176,42 +179,45 @@ SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint - 9466848000000
 
 -- claim_due --
 -- Lease due rows to one scheduler. MATERIALIZED keeps LIMIT exact: the planner must not run the subquery twice. An
--- ordered row is claimed only if every earlier row of its key is claimed with it: its rank among the due rows of the
--- key is its rank in the table. The other due rows of a key are parked, so that they cost later claims nothing.
+-- ordered row is claimed only if every earlier row of its key is claimed with it: the n-th due row of the key must be
+-- the n-th of the table. The other due rows of a key are parked, so that they cost later claims nothing.
+-- statement_timestamp() is stable and so can be an index condition; with the volatile clock_timestamp() every claim
+-- would walk over all the rows that are not due. Ids go through arrays, which the planner looks up by primary key at
+-- any size. Comes as at least one row: how many were parked, and the columns of a claimed row (null where none was).
 WITH due AS MATERIALIZED (
     SELECT id, ordering_key FROM :"schema".outbox
-     WHERE next_attempt_at <= clock_timestamp()
+     WHERE next_attempt_at <= statement_timestamp()
        AND schema_version <= %(schema_version)s
      ORDER BY next_attempt_at
      LIMIT %(batch_size)s
        FOR UPDATE SKIP LOCKED
-), ranked AS (
-    SELECT id, ordering_key, row_number() OVER (PARTITION BY ordering_key ORDER BY id) AS rank
-      FROM due WHERE ordering_key IS NOT NULL
-), heads AS (
-    SELECT r.id
-      FROM (SELECT ordering_key, count(*) AS due_rows FROM ranked GROUP BY ordering_key) AS k
+), heads AS MATERIALIZED (
+    SELECT run.id
+      FROM (SELECT ordering_key, array_agg(id ORDER BY id) AS ids FROM due
+             WHERE ordering_key IS NOT NULL GROUP BY ordering_key) AS k
      CROSS JOIN LATERAL (
-           SELECT f.id, row_number() OVER (ORDER BY f.id) AS rank
+           SELECT f.id, k.ids[row_number() OVER (ORDER BY f.id)] AS due_id
              FROM (SELECT id FROM :"schema".outbox
                     WHERE ordering_key = k.ordering_key
                     ORDER BY id
-                    LIMIT k.due_rows) AS f
-           ) AS first
-      JOIN ranked AS r ON r.id = first.id AND r.rank = first.rank
-), verdict AS (
-    SELECT due.id, due.ordering_key IS NULL OR heads.id IS NOT NULL AS claimed
-      FROM due LEFT JOIN heads ON heads.id = due.id
+                    LIMIT cardinality(k.ids)) AS f
+           ) AS run
+     WHERE run.id = run.due_id
 ), leased AS (
     UPDATE :"schema".outbox AS o
-       SET owner = 'scheduler',
-           claimed_by = CASE WHEN v.claimed THEN %(claim)s END,
-           next_attempt_at = CASE WHEN v.claimed THEN clock_timestamp() + %(lease)s ELSE 'infinity' END
-      FROM verdict AS v
-     WHERE o.id = v.id
-    RETURNING o.*, v.claimed
+       SET owner = 'scheduler', claimed_by = %(claim)s, next_attempt_at = clock_timestamp() + %(lease)s
+     WHERE o.id = ANY(ARRAY(SELECT id FROM due WHERE ordering_key IS NULL UNION ALL SELECT id FROM heads))
+    RETURNING o.*
+), parked AS (
+    UPDATE :"schema".outbox AS o
+       SET owner = 'scheduler', claimed_by = NULL, next_attempt_at = 'infinity'
+     WHERE o.id = ANY(ARRAY(SELECT id FROM due WHERE ordering_key IS NOT NULL EXCEPT SELECT id FROM heads))
+    RETURNING o.id
 )
-SELECT o.claimed, :message_columns FROM leased AS o ORDER BY o.id;
+SELECT behind.parked, :message_columns
+  FROM (SELECT count(*) AS parked FROM parked) AS behind
+  LEFT JOIN leased AS o ON true
+ ORDER BY o.id;
 
 -- next_due --
 -- Seconds until the next row falls due, null when none will by itself. Negative: work is waiting.
@@ -236,7 +242,7 @@ RETURNING o.id;
 
 -- unpark_heads --
 -- The sweep behind wake_followers: a parked row that has become the head of its key falls due. Walks the keys that
--- have parked rows, one index probe each.
+-- have parked rows, one index probe each. For the array and isfinite see wake_followers.
 WITH RECURSIVE k (ordering_key) AS (
     (SELECT ordering_key FROM :"schema".outbox
       WHERE next_attempt_at = 'infinity'
@@ -249,24 +255,38 @@ WITH RECURSIVE k (ordering_key) AS (
 )
 UPDATE :"schema".outbox AS o
    SET next_attempt_at = clock_timestamp()
-  FROM k
- CROSS JOIN LATERAL (
-       SELECT f.id, f.next_attempt_at FROM :"schema".outbox AS f
-        WHERE f.ordering_key = k.ordering_key ORDER BY f.id LIMIT 1
-       ) AS head
- WHERE o.id = head.id
-   AND head.next_attempt_at = 'infinity'
-   AND o.next_attempt_at = 'infinity'
+ WHERE o.id = ANY(ARRAY(
+       SELECT head.id
+         FROM k
+        CROSS JOIN LATERAL (
+              SELECT f.id, f.next_attempt_at FROM :"schema".outbox AS f
+               WHERE f.ordering_key = k.ordering_key ORDER BY f.id LIMIT 1
+              ) AS head
+        WHERE NOT isfinite(head.next_attempt_at)))
+   AND NOT isfinite(o.next_attempt_at)
 RETURNING o.id;
 
--- expire_due --
--- Messages past their expires_at, whoever would have sent them, except while a scheduler holds them.
-SELECT o.id
-  FROM :"schema".outbox AS o
- WHERE o.expires_at <= clock_timestamp()
-   AND (o.claimed_by IS NULL OR o.next_attempt_at <= clock_timestamp())
- ORDER BY o.expires_at
- LIMIT %(batch_size)s;
+-- expire --
+-- Messages past their expires_at move to the dead letters, except while a scheduler holds them or the relay may still
+-- be sending them. One batch; a full one means there is more.
+WITH batch AS MATERIALIZED (
+    SELECT id FROM :"schema".outbox
+     WHERE expires_at <= statement_timestamp()
+       AND ((owner = 'scheduler' AND claimed_by IS NULL) OR next_attempt_at <= statement_timestamp())
+       AND schema_version <= %(schema_version)s
+     ORDER BY expires_at
+     LIMIT %(batch_size)s
+       FOR UPDATE SKIP LOCKED
+), gone AS (
+    DELETE FROM :"schema".outbox AS o
+     WHERE o.id = ANY(ARRAY(SELECT id FROM batch))
+    RETURNING o.*
+), dead AS (
+    INSERT INTO :"schema".outbox_dead_letter (
+        :moved_columns, attempts, dedup_key, expires_at, last_error, last_failed_at, reason)
+    SELECT :moved_columns, attempts, dedup_key, expires_at, last_error, last_failed_at, 'expired' FROM gone
+), :wake_followers
+SELECT id FROM gone;
 
 -- worker_seen --
 -- A service tells that it lives, and in which role.
@@ -282,16 +302,78 @@ ON CONFLICT (kind, name) DO UPDATE
 -- A service that ends takes its row with it.
 DELETE FROM :"schema".outbox_worker WHERE kind = %(kind)s AND name = %(name)s;
 
+-- enqueued_columns --
+-- Fragment: what a producer writes. The other columns are the database's: id, clocks, hand-over.
+event_id, event_type, aggregate_type, aggregate_id, ordering_key, exchange, routing_key, payload, content_type,
+content_encoding, headers, properties, declarations, context, dedup_key, expires_at
+
+-- enqueued_values --
+-- Fragment: one message. Every parameter but the payload is text, whatever the driver would make of json or uuid.
+%(event_id)s::text::uuid, %(event_type)s::text, %(aggregate_type)s::text, %(aggregate_id)s::text,
+%(ordering_key)s::text, %(exchange)s::text, %(routing_key)s::text, %(payload)s::bytea, %(content_type)s::text,
+%(content_encoding)s::text, %(headers)s::text::json, %(properties)s::text::json, %(declarations)s::text::json,
+%(context)s::text::json, %(dedup_key)s::text,
+coalesce(%(expires_at)s::text::timestamptz,
+         clock_timestamp() + %(expires_in_seconds)s::text::float8 * interval '1 second')
+
+-- enqueued_rows --
+-- Fragment: many messages, as columns. A column that is the same for all is sent once, as first_..., or, all null, not
+-- at all: unnest fills up with nulls. WITH ORDINALITY, because rows of a key must get their ids in order.
+SELECT e.event_id::uuid, coalesce(e.event_type, %(first_event_type)s::text), e.aggregate_type, e.aggregate_id,
+       e.ordering_key, coalesce(e.exchange, %(first_exchange)s::text),
+       coalesce(e.routing_key, %(first_routing_key)s::text), e.payload,
+       coalesce(e.content_type, %(first_content_type)s::text),
+       coalesce(e.content_encoding, %(first_content_encoding)s::text),
+       coalesce(e.headers, %(first_headers)s::text)::json, coalesce(e.properties, %(first_properties)s::text)::json,
+       e.declarations::json, e.context::json, e.dedup_key,
+       coalesce(e.expires_at::timestamptz,
+                clock_timestamp() + e.expires_in_seconds::float8 * interval '1 second')
+
+-- enqueued_unnest --
+-- Fragment: see enqueued_rows.
+unnest(%(event_id)s::text[], %(event_type)s::text[], %(aggregate_type)s::text[], %(aggregate_id)s::text[],
+       %(ordering_key)s::text[], %(exchange)s::text[], %(routing_key)s::text[], %(payload)s::bytea[],
+       %(content_type)s::text[], %(content_encoding)s::text[], %(headers)s::text[], %(properties)s::text[],
+       %(declarations)s::text[], %(context)s::text[], %(dedup_key)s::text[], %(expires_at)s::text[],
+       %(expires_in_seconds)s::text[], %(deliver_at)s::text[], %(deliver_in_seconds)s::text[])
+    WITH ORDINALITY AS e (
+       event_id, event_type, aggregate_type, aggregate_id, ordering_key, exchange, routing_key, payload,
+       content_type, content_encoding, headers, properties, declarations, context, dedup_key, expires_at,
+       expires_in_seconds, deliver_at, deliver_in_seconds, position)
+
 -- enqueue --
 -- A message enters the outbox, in the caller's transaction. No RETURNING and no conflict target: a role that may only
 -- INSERT can run it. With a dedup_key that is already pending, nothing is written and the row count says so.
-INSERT INTO :"schema".outbox (
-    event_id, event_type, aggregate_type, aggregate_id, ordering_key, exchange, routing_key, payload,
-    content_type, content_encoding, headers, properties, declarations, context, dedup_key)
-VALUES (
-    %(event_id)s, %(event_type)s, %(aggregate_type)s, %(aggregate_id)s, %(ordering_key)s, %(exchange)s,
-    %(routing_key)s, %(payload)s, %(content_type)s, %(content_encoding)s, %(headers)s, %(properties)s,
-    %(declarations)s, %(context)s, %(dedup_key)s)
+INSERT INTO :"schema".outbox (:enqueued_columns)
+VALUES (:enqueued_values)
+ON CONFLICT DO NOTHING;
+
+-- enqueue_delayed --
+-- As enqueue, for a message that waits: it is the scheduler's from the start.
+INSERT INTO :"schema".outbox (:enqueued_columns, owner, next_attempt_at)
+VALUES (:enqueued_values,
+        'scheduler',
+        coalesce(%(deliver_at)s::text::timestamptz,
+                 clock_timestamp() + %(deliver_in_seconds)s::text::float8 * interval '1 second'))
+ON CONFLICT DO NOTHING;
+
+-- enqueue_many --
+-- As enqueue, for any number of messages in one round trip.
+INSERT INTO :"schema".outbox (:enqueued_columns)
+:enqueued_rows
+  FROM :enqueued_unnest
+ ORDER BY e.position
+ON CONFLICT DO NOTHING;
+
+-- enqueue_many_delayed --
+-- As enqueue_delayed, for any number of messages in one round trip.
+INSERT INTO :"schema".outbox (:enqueued_columns, owner, next_attempt_at)
+:enqueued_rows,
+       'scheduler',
+       coalesce(e.deliver_at::timestamptz,
+                clock_timestamp() + e.deliver_in_seconds::float8 * interval '1 second')
+  FROM :enqueued_unnest
+ ORDER BY e.position
 ON CONFLICT DO NOTHING;
 
 -- server_facts --
@@ -335,3 +417,29 @@ SELECT to_jsonb(s) ||
                 ELSE pg_wal_lsn_diff(pg_current_wal_lsn(), s.restart_lsn) END)
   FROM pg_replication_slots AS s
  WHERE s.slot_name = %(slot)s;
+
+-- setup_lock --
+-- One set-up of a schema at a time; gone with the transaction, so that it survives no crash and no pooler.
+SELECT pg_advisory_xact_lock(hashtextextended('outbox setup ' || %(schema)s, 0));
+
+-- publication_has_column_list --
+-- A publication of some columns only would cut messages in half. to_jsonb, because 14 knows no column lists.
+SELECT coalesce(bool_or(to_jsonb(r) ->> 'prattrs' IS NOT NULL), false)
+  FROM pg_publication AS p JOIN pg_publication_rel AS r ON r.prpubid = p.oid
+ WHERE p.pubname = %(publication)s;
+
+-- handover_seconds --
+-- How long a new row is the relay's, as the default of next_attempt_at says; null where the default has another form.
+SELECT extract(epoch FROM substring(pg_get_expr(d.adbin, d.adrelid) FROM '''(.+)''::interval')::interval)::float8
+  FROM pg_attrdef AS d
+  JOIN pg_attribute AS a ON a.attrelid = d.adrelid AND a.attnum = d.adnum
+  JOIN pg_class AS c ON c.oid = d.adrelid
+  JOIN pg_namespace AS n ON n.oid = c.relnamespace
+ WHERE n.nspname = %(schema)s AND c.relname = 'outbox' AND a.attname = 'next_attempt_at';
+
+-- kept_rows --
+-- What dropping the tables would lose: undelivered messages, dead letters, archived messages, events of streams.
+SELECT (SELECT count(*) FROM :"schema".outbox),
+       (SELECT count(*) FROM :"schema".outbox_dead_letter),
+       (SELECT count(*) FROM :"schema".outbox_archive),
+       (SELECT count(*) FROM :"schema".outbox_event);

@@ -50,14 +50,14 @@ def parent_of_each_process() -> dict[int, int]:
         listing = subprocess.run(["ps", "-Ao", "pid=,ppid="], capture_output=True, text=True, check=True).stdout
         return {int(pid): int(parent) for pid, parent in (line.split() for line in listing.splitlines())}
     parents = {}
-    for entry in os.listdir("/proc"):
-        if entry.isdigit():
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
             try:
-                status = Path("/proc", entry, "stat").read_text(errors="replace")
+                status = (entry / "stat").read_text(errors="replace")
             except OSError:
                 continue  # it ended meanwhile
             # The command may hold spaces and brackets; the fields after the last bracket are: state, parent pid, ...
-            parents[int(entry)] = int(status.rpartition(")")[2].split()[1])
+            parents[int(entry.name)] = int(status.rpartition(")")[2].split()[1])
     return parents
 
 
@@ -90,7 +90,7 @@ class Guard:
         if pid == 0:
             try:
                 self._become_server(request, log, guard_pid)
-            except Exception as error:  # noqa: BLE001 - a forked copy of the guard must never go on as a guard
+            except Exception as error:  # a forked copy of the guard must never go on as a guard
                 os.write(log, f"cannot run {request['command'][0]}: {error}\n".encode())
             os._exit(127)
         os.close(log)
@@ -113,7 +113,7 @@ class Guard:
         if os.getppid() != guard_pid:
             return  # the guard died before prctl took effect
         os.chdir(request["directory"])
-        os.execve(request["command"][0], request["command"], request["environment"])
+        os.execve(request["command"][0], request["command"], request["environment"])  # noqa: S606 - no shell is meant
 
     def status(self, request: Request) -> Request:
         self.reap()
@@ -194,7 +194,7 @@ def main() -> None:
         for request in requests_from(sys.stdin.fileno(), int(parent_pid)):
             try:
                 answer = operations[request["operation"]](request)
-            except Exception as error:  # noqa: BLE001 - whatever it is, the owner decides
+            except Exception as error:  # whatever it is, the owner decides
                 answer = {"error": str(error)}
             os.write(sys.stdout.fileno(), json.dumps(answer).encode() + b"\n")
     except BrokenPipeError:

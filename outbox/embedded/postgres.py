@@ -114,11 +114,13 @@ class Postgres(EmbeddedServer):
     def stop(self, mode: StopMode = "fast") -> None:
         self._end(STOP_SIGNALS[mode])
 
+    def kill(self) -> None:
+        super().kill()
+        self._release_shared_memory()
+
     def close(self) -> None:
         if self.keeps_data:
             self.stop()
-        elif self.process is None:
-            self._release_shared_memory()
         super().close()
 
     def _launch(self) -> ServerProcess:
@@ -132,10 +134,10 @@ class Postgres(EmbeddedServer):
         self._write_settings()
         return self._launch_with([str(self._binaries / "postgres"), "-D", str(self.data_dir)])
 
-    def _is_ready(self, process: ServerProcess) -> bool:
+    def _is_ready(self) -> bool:
         """As pg_ctl does it: the lock file names this process, and says so. A stale one names another."""
         lines = self._lock_file_lines()
-        return len(lines) >= 8 and lines[0] == str(process.pid) and lines[7].strip() == "ready"
+        return len(lines) >= 8 and lines[0] == str(self.pid) and lines[7].strip() == "ready"
 
     def _lock_file_lines(self) -> list[str]:
         try:
@@ -185,7 +187,7 @@ class Postgres(EmbeddedServer):
         (self.data_dir / "embedded.conf").write_text(text)
 
     def _release_shared_memory(self) -> None:
-        """After a crash that no restart has cleaned up: the lock file's 7th line holds the segment's key and id."""
+        """A killed server cannot; the lock file's 7th line holds the segment's key and id."""
         lines = self._lock_file_lines()
         if len(lines) >= 7 and lines[6].split():
             ipc_remove = 0

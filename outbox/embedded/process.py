@@ -11,10 +11,12 @@ ready is the caller's. POSIX only; ending orphans of a killed server and dying w
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import pwd
 import random
+import shutil
 import signal
 import socket
 import subprocess
@@ -92,6 +94,7 @@ class ProcessGuard:
     """The owner's end of one guard program. `directories` are removed when it ends."""
 
     def __init__(self, directories: Sequence[Path] = ()) -> None:
+        self.directories = tuple(directories)
         command = [sys.executable, "-I", "-S", str(Path(__file__).with_name("guard.py")), str(os.getpid())]
         self._lock = threading.Lock()
         self._program = subprocess.Popen(
@@ -102,6 +105,10 @@ class ProcessGuard:
             start_new_session=True,
             cwd="/",
         )
+        assert self._program.stdin is not None
+        assert self._program.stdout is not None
+        self._requests = self._program.stdin
+        self._answers = self._program.stdout
 
     @property
     def pid(self) -> int:
@@ -130,12 +137,11 @@ class ProcessGuard:
         return ServerProcess(self, answer["pid"], log_file)
 
     def ask(self, **request: Any) -> dict[str, Any]:
-        assert self._program.stdin is not None and self._program.stdout is not None
         with self._lock:
             try:
-                self._program.stdin.write(json.dumps(request).encode() + b"\n")
-                self._program.stdin.flush()
-                line = self._program.stdout.readline()
+                self._requests.write(json.dumps(request).encode() + b"\n")
+                self._requests.flush()
+                line = self._answers.readline()
             except (OSError, ValueError) as error:
                 raise EmbeddedServerError(f"the guard process has ended: {error}") from error
         if not line:
@@ -147,12 +153,9 @@ class ProcessGuard:
 
     def close(self, timeout_seconds: float = 30.0) -> None:
         """End every server of this guard and remove the directories."""
-        assert self._program.stdin is not None and self._program.stdout is not None
         with self._lock:
-            try:
-                self._program.stdin.close()
-            except OSError:
-                pass  # it was killed; what it had not read is of no use any more
+            with contextlib.suppress(OSError):  # it was killed; what it had not read is of no use any more
+                self._requests.close()
             try:
                 self._program.wait(timeout_seconds)
             except subprocess.TimeoutExpired:
@@ -160,7 +163,9 @@ class ProcessGuard:
                 self._program.wait()
                 raise EmbeddedServerError(f"embedded servers did not end within {timeout_seconds:g} s") from None
             finally:
-                self._program.stdout.close()
+                self._answers.close()
+        for directory in self.directories:
+            shutil.rmtree(directory, ignore_errors=True)  # for a guard that was killed and could not
 
 
 class ServerProcess:

@@ -36,6 +36,7 @@ CONFIGURATION: Mapping[str, str] = {
     "vm_memory_high_watermark.relative": "0.4",
     "disk_free_limit.absolute": "50MB",
     "log.console": "true",  # the console is the server's log file
+    "log.console.use_colors": "off",
     "log.file": "false",
     "cluster_name": "outbox-embedded",
 }
@@ -74,7 +75,8 @@ class RabbitMQ(EmbeddedServer):
         self.epmd_port = free_port()
         self.management_port = free_port() if management else None
         self.configuration = {**CONFIGURATION, **(configuration or {})}
-        self._environment = self._make_environment(distribution_port=free_port())
+        self.distribution_port = free_port()
+        self._environment = self._make_environment()
         self._epmd: ServerProcess | None = None
 
     @property
@@ -96,14 +98,14 @@ class RabbitMQ(EmbeddedServer):
             raise EmbeddedServerError(f"rabbitmqctl {' '.join(arguments)} failed:\n{run.stdout}{run.stderr}")
         return run.stdout
 
-    def _make_environment(self, distribution_port: int) -> dict[str, str]:
+    def _make_environment(self) -> dict[str, str]:
         loopback = "-kernel inet_dist_use_interface {127,0,0,1}"
         own = {
             "HOME": str(self.directory),  # the Erlang cookie is made there
             "RABBITMQ_NODENAME": f"outbox-{self.port}@localhost",
             "RABBITMQ_NODE_IP_ADDRESS": "127.0.0.1",
             "RABBITMQ_NODE_PORT": str(self.port),
-            "RABBITMQ_DIST_PORT": str(distribution_port),
+            "RABBITMQ_DIST_PORT": str(self.distribution_port),
             "RABBITMQ_MNESIA_BASE": str(self.directory / "data"),
             "RABBITMQ_LOG_BASE": str(self.directory / "log"),
             "RABBITMQ_GENERATED_CONFIG_DIR": str(self.directory / "generated"),
@@ -146,7 +148,7 @@ class RabbitMQ(EmbeddedServer):
         plugins = "rabbitmq_management" if self.management_port is not None else ""
         (self.directory / "enabled_plugins").write_text(f"[{plugins}].\n")
 
-    def _is_ready(self, process: ServerProcess) -> bool:
+    def _is_ready(self) -> bool:
         """The node answers an AMQP header with a method frame (type 1) on channel 0."""
         try:
             with socket.create_connection(("127.0.0.1", self.port), timeout=2) as connection:
@@ -171,16 +173,16 @@ def install_rabbitmq() -> None:
 
 def main(arguments: list[str]) -> int:
     if arguments not in ([], ["--install"]):
-        print("usage: python -m outbox.embedded.rabbitmq [--install]", file=sys.stderr)
+        sys.stderr.write("usage: python -m outbox.embedded.rabbitmq [--install]\n")
         return 2
     if arguments and find_rabbitmq() is None:
         try:
             install_rabbitmq()
         except (EmbeddedServerError, subprocess.CalledProcessError) as error:
-            print(error, file=sys.stderr)
+            sys.stderr.write(f"{error}\n")
             return 1
     found = find_rabbitmq()
-    print(f"RabbitMQ: {found}" if found else MISSING)
+    sys.stdout.write(f"RabbitMQ: {found}\n" if found else f"{MISSING}\n")
     return 0 if found else 1
 
 

@@ -44,7 +44,7 @@ class EmbeddedServer(ABC):
         """Start the process; do not wait for it."""
 
     @abstractmethod
-    def _is_ready(self, process: ServerProcess) -> bool:
+    def _is_ready(self) -> bool:
         """Whether clients are served now."""
 
     @property
@@ -68,8 +68,15 @@ class EmbeddedServer(ABC):
         self.wait_until_ready()
 
     def wait_until_ready(self) -> None:
-        process = self._running()
-        process.wait_until_ready(lambda: self._is_ready(process), self.start_deadline_seconds)
+        self._running().wait_until_ready(self._is_ready, self.start_deadline_seconds)
+
+    def is_ready_within(self, seconds: float) -> bool:
+        """Whether the running server serves clients, now or a little later."""
+        try:
+            self._running().wait_until_ready(self._is_ready, seconds)
+        except EmbeddedServerError:
+            return False
+        return True
 
     def stop(self) -> None:
         """Stop in good order. Stopping a stopped server is no error."""

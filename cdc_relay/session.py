@@ -1,0 +1,272 @@
+"""
+One replication session: from START_REPLICATION to the first thing that goes wrong, or to a request to stop.
+
+This thread reads the stream, decides (`Pipeline`) and reports the confirmed position; the courier publishes and the
+settler settles, each on a thread of its own. It never waits for either, so PostgreSQL hears from it however slow the
+broker is. Whatever fails on the side of the database ends the session with a DatabaseError; the relay starts a new one,
+and no state is carried over: the table and the slot know everything.
+"""
+
+from __future__ import annotations
+
+import select
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+
+from cdc_relay.clock import ServerClock
+from cdc_relay.courier import Courier
+from cdc_relay.lsn import Lsn
+from cdc_relay.mailbox import Mailbox
+from cdc_relay.pgoutput import Begin, Commit, Insert, Relation, RowReader, decode, uuid_text
+from cdc_relay.pipeline import Pipeline, Settlement
+from cdc_relay.settler import Settler
+from cdc_relay.stream import Keepalive, ReplicationStream
+from cdc_relay.window import Window
+from outbox.delivery.outcome import Outcome
+from outbox.delivery.publisher import Publisher
+from outbox.errors import BrokerOutage, ProtocolError, ReplicationError
+from outbox.message import Message
+from outbox.retry_policy import RetryPolicy
+from outbox.settings import RelaySettings
+from outbox.shutdown import Shutdown
+from outbox.store import Store
+from outbox.telemetry.logs import get_logger
+
+log = get_logger(__name__)
+
+READ_LIMIT = 500
+"""Messages of the stream that are read in one turn: feedback and events are looked at in between."""
+
+FORGET_BLOCKED_SECONDS = 30.0
+HAND_OVER_SECONDS = 5.0
+
+
+class Session:
+    """Owns its stream, its two stores (one to ask, one to settle) and its publisher, and closes them."""
+
+    def __init__(
+        self,
+        settings: RelaySettings,
+        *,
+        stream: ReplicationStream,
+        asking: Store,
+        settling: Store,
+        publisher: Publisher,
+        shutdown: Shutdown,
+        must_reach_broker: bool,
+        heartbeat: Callable[[], None],
+    ) -> None:
+        self._settings = settings
+        self._stream = stream
+        self._asking = asking
+        self._shutdown = shutdown
+        self._must_reach_broker = must_reach_broker
+        self._heartbeat = heartbeat
+        self._events: Mailbox[Callable[[], None]] = Mailbox()
+        self._clock = ServerClock(asking.server_clock())
+        self._pipeline = Pipeline(
+            Window(max_messages=settings.window_messages, max_bytes=settings.window_bytes),
+            RetryPolicy.from_settings(settings),
+            margin_seconds=settings.send_timeout_seconds,
+        )
+        # The keys are loaded before the position is read: a row that blocks a key later than that is checked itself.
+        self._pipeline.blocked = asking.keys_in_table()
+        self._checked_up_to = Lsn.parse(asking.wal_position())
+        self._catching_up = True
+        self._readers: dict[int, RowReader | None] = {}
+        self._status_due = 0.0
+        self._forget_due = time.monotonic() + FORGET_BLOCKED_SECONDS
+        self._courier = Courier(
+            publisher,
+            hold_seconds=settings.hold_seconds,
+            server_clock=self._clock.now,
+            on_outcomes=lambda outcomes: self._events.put([partial(self._resolved, outcomes)]),
+            on_shed=lambda: self._events.put([self._pipeline.abandon]),
+            on_crash=lambda error: self._events.put([partial(self._crashed, error)]),
+        )
+        self._settler = Settler(
+            settling,
+            archive=settings.archive,
+            on_settled=lambda done, seconds: self._events.put([partial(self._settled, done, seconds)]),
+            on_crash=lambda error: self._events.put([partial(self._crashed, error)]),
+        )
+
+    @property
+    def reached_broker(self) -> bool:
+        return self._courier.ever_connected
+
+    def run(self) -> None:
+        """Stream until asked to stop. Raises DatabaseError, or BrokerOutage if the broker never answered."""
+        self._courier.start()
+        self._settler.start()
+        try:
+            while not self._shutdown.requested:
+                self._turn()
+            self._drain()
+        finally:
+            self._courier.close()
+            self._settler.close()
+            self._events.close()
+            self._stream.close()
+
+    # -- one turn -----------------------------------------------------------------------------------------------------
+
+    def _turn(self) -> None:
+        room = self._pipeline.window.room
+        self._wait(reading=room > 0)
+        self._handle_events()
+        if room:
+            self._read(min(room, READ_LIMIT))
+        self._hand_out_work()
+        self._report()
+        self._heartbeat()
+        self._forget_unblocked()
+        if self._must_reach_broker:
+            self._give_up_without_broker()
+
+    def _wait(self, *, reading: bool) -> None:
+        if self._events or (reading and self._stream.has_more):
+            return
+        sources: list[object] = [self._events, self._shutdown]
+        if reading:
+            sources.append(self._stream)
+        writers = [self._stream] if self._stream.wants_write else []
+        timeout = max(0.0, self._status_due - time.monotonic())
+        select.select(sources, writers, [], timeout)
+
+    def _handle_events(self) -> None:
+        for event in self._events.take():
+            event()
+
+    def _hand_out_work(self) -> None:
+        if messages := self._pipeline.take_publish():
+            self._courier.submit(messages)
+        if settlements := self._pipeline.take_settle():
+            self._settler.submit(settlements)
+
+    # -- reading ------------------------------------------------------------------------------------------------------
+
+    def _read(self, limit: int) -> None:
+        window = self._pipeline.window
+        rows: list[Message] = []
+        catching_up = self._catching_up
+        for item in self._stream.read(limit):
+            self._clock.observe(item.sent_at)
+            if isinstance(item, Keepalive):
+                # Rows of this turn are in the window already: it is idle only if there were none.
+                window.server_reached(item.wal_end)
+                self._caught_up_at(item.wal_end)
+                if item.reply_requested:
+                    self._status_due = 0.0
+                continue
+            message = decode(item.payload)
+            if isinstance(message, Insert):
+                row = self._row(message)
+                if row is not None and self._pipeline.read(row, self._clock.now()):
+                    rows.append(row)
+            elif isinstance(message, Begin):
+                window.begin(message.xid, message.commit_time)
+                self._caught_up_at(message.final_lsn)
+            elif isinstance(message, Commit):
+                window.commit(message.end_lsn)
+            elif isinstance(message, Relation):
+                self._learn(message)
+        if rows:
+            self._admit(rows, check=catching_up)
+
+    def _caught_up_at(self, position: Lsn) -> None:
+        if self._catching_up and position >= self._checked_up_to:
+            self._catching_up = False
+            log.info("caught_up", position=str(position))
+
+    def _learn(self, relation: Relation) -> None:
+        ours = relation.name == "outbox" and relation.namespace == self._settings.schema_name
+        fields = Message._fields
+        self._readers[relation.relation_id] = RowReader(relation, fields, required=fields) if ours else None
+
+    def _row(self, insert: Insert) -> Message | None:
+        """A row of the outbox. One that cannot be read stays in the table, and falls due for the scheduler."""
+        try:
+            reader = self._readers[insert.relation_id]
+            if reader is None:
+                return None
+            row_id, event_id, *rest = reader.read(insert.payload)
+        except KeyError:
+            raise ProtocolError("a row of a relation that the server has not described") from None
+        except ProtocolError as error:
+            log.error("row_left_unread", reason=str(error))
+            return None
+        return Message(row_id, uuid_text(event_id), *rest)
+
+    def _admit(self, rows: list[Message], *, check: bool) -> None:
+        if check:
+            rows = self._pipeline.drop_disowned(rows, self._asking.owners([row.id for row in rows]))
+        free: set[str] = set()
+        if self._pipeline.blocked and (heads := self._pipeline.heads_of_blocked_keys(rows)):
+            free = self._asking.free_keys(heads)
+        self._pipeline.admit(rows, free)
+
+    # -- events -------------------------------------------------------------------------------------------------------
+
+    def _resolved(self, outcomes: Sequence[Outcome]) -> None:
+        for message, failure in outcomes:
+            if failure is not None and self._courier.shedding is None:
+                log.warning("refused", error=failure.error, reason=failure.text, **message.describe())
+        self._pipeline.resolved(outcomes, self._clock.now())
+
+    def _settled(self, done: Sequence[Settlement], seconds: float) -> None:
+        self._pipeline.settled([item.id for item in done])
+
+    def _crashed(self, error: BaseException) -> None:
+        raise error
+
+    # -- feedback -----------------------------------------------------------------------------------------------------
+
+    def _report(self) -> None:
+        now = time.monotonic()
+        if now >= self._status_due:
+            silent = self._stream.silent_for()
+            if self._pipeline.window.room and silent > self._settings.silence_timeout_seconds:
+                raise ReplicationError(f"PostgreSQL: the replication connection has been silent for {silent:.0f} s")
+            # Ask for an answer when nothing was heard for a while, so that silence means something.
+            ask = self._catching_up or silent > self._settings.silence_timeout_seconds / 3
+            self._stream.send_status(flushed=self._pipeline.window.confirmed, reply=ask)
+            self._status_due = now + self._settings.status_interval_seconds
+        elif self._stream.wants_write:
+            self._stream.flush()
+
+    def _forget_unblocked(self) -> None:
+        """Keys that were blocked and are never written again must not pile up in memory."""
+        if self._pipeline.blocked and time.monotonic() >= self._forget_due:
+            self._pipeline.forget_unblocked(self._asking.keys_in_table())
+            self._forget_due = time.monotonic() + FORGET_BLOCKED_SECONDS
+
+    def _give_up_without_broker(self) -> None:
+        """A broker that never answered is most likely a wrong address. What has come so far is left to the scheduler."""
+        if self._courier.ever_connected:
+            self._must_reach_broker = False
+        elif self._courier.shedding is not None and not self._catching_up and self._pipeline.window.idle:
+            self._stream.send_status(flushed=self._pipeline.window.confirmed)
+            raise BrokerOutage(self._courier.shedding.text)
+
+    # -- the end ------------------------------------------------------------------------------------------------------
+
+    def _drain(self) -> None:
+        """Finish what is in flight, hand over what is not done in time, confirm."""
+        log.info("draining", in_flight=len(self._pipeline.window))
+        self._settle_until(time.monotonic() + self._settings.shutdown_timeout_seconds)
+        if self._pipeline.unconfirmed:
+            log.warning("handing_over", unconfirmed=self._pipeline.unconfirmed)
+            self._pipeline.abandon()
+            self._settle_until(time.monotonic() + HAND_OVER_SECONDS)
+        self._stream.send_status(flushed=self._pipeline.window.confirmed)
+
+    def _settle_until(self, deadline: float) -> None:
+        self._hand_out_work()
+        while len(self._pipeline.window) and time.monotonic() < deadline:
+            self._events.wait(min(0.5, max(0.0, deadline - time.monotonic())))
+            self._handle_events()
+            self._hand_out_work()
+            self._report()
+

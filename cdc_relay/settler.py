@@ -1,0 +1,100 @@
+"""
+The settler: the thread that writes the outcome of each row to the table, in batches, on a connection of its own.
+
+Nothing is assumed done: a row that a statement did not find is looked for again for as long as its transaction is in
+progress. With synchronous replication the WAL, and so the relay, can be ahead of what other sessions see. A row that is
+missing although its transaction has ended is gone, or in the hands of a scheduler: both are an end.
+
+Any error of the database ends the thread and is reported: the session that owns it starts over.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+
+from cdc_relay.mailbox import Mailbox
+from cdc_relay.pipeline import Delivered, Failed, HandOver, Settlement
+from outbox.store import Burial, Refusal, Store
+
+BATCH = 1000
+UNSEEN_RETRY_SECONDS = 0.05
+
+
+class Settler:
+    """Settles on a thread of its own. Start it once, close it once."""
+
+    def __init__(
+        self,
+        store: Store,
+        *,
+        archive: bool,
+        on_settled: Callable[[Sequence[Settlement], float], None],
+        on_crash: Callable[[BaseException], None],
+    ) -> None:
+        self._store = store
+        self._archive = archive
+        self._on_settled = on_settled
+        self._on_crash = on_crash
+        self._inbox: Mailbox[Settlement] = Mailbox()
+        self._unseen: list[Settlement] = []
+        self._closing = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="settler", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def submit(self, settlements: Sequence[Settlement]) -> None:
+        self._inbox.put(settlements)
+
+    def close(self, timeout_seconds: float = 5.0) -> None:
+        """Stop after the statement that is running; what was not settled stays as it is in the table."""
+        self._closing.set()
+        self._inbox.put(())
+        if self._thread.is_alive():
+            self._thread.join(timeout_seconds)
+
+    def _run(self) -> None:
+        try:
+            while not self._closing.is_set():
+                self._inbox.wait(UNSEEN_RETRY_SECONDS if self._unseen else 1.0)
+                batch = self._unseen + self._inbox.take(BATCH)
+                if batch:
+                    self._settle(batch)
+        except Exception as error:
+            self._on_crash(error)
+        finally:
+            self._inbox.close()
+
+    def _settle(self, batch: list[Settlement]) -> None:
+        started = time.perf_counter()
+        found: set[int] = set()
+        delivered = [item.id for item in batch if isinstance(item, Delivered)]
+        if delivered:
+            found.update(self._store.settle(delivered, archive=self._archive))
+        if len(delivered) < len(batch):
+            found.update(self._leave_behind(batch))
+        missing = [item for item in batch if item.id not in found]
+        self._unseen = self._not_visible_yet(missing) if missing else []
+        unseen = {item.id for item in self._unseen}
+        done = [item for item in batch if item.id not in unseen] if unseen else batch
+        self._on_settled(done, time.perf_counter() - started)
+
+    def _leave_behind(self, batch: Iterable[Settlement]) -> list[int]:
+        handed_over, refusals, burials = [], [], []
+        for item in batch:
+            if isinstance(item, HandOver):
+                handed_over.append(item.id)
+            elif isinstance(item, Failed):
+                if isinstance(item.verdict, Refusal):
+                    refusals.append(item.verdict)
+                elif isinstance(item.verdict, Burial):
+                    burials.append(item.verdict)
+        found = self._store.hand_over(handed_over) if handed_over else []
+        found += self._store.fail(refusals) if refusals else []
+        return found + (self._store.bury(burials) if burials else [])
+
+    def _not_visible_yet(self, missing: list[Settlement]) -> list[Settlement]:
+        in_progress = self._store.in_progress({item.xid for item in missing})
+        return [item for item in missing if item.xid in in_progress]

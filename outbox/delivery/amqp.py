@@ -1,0 +1,321 @@
+"""
+AmqpPublisher: pipelined publisher confirms for RabbitMQ and other AMQP 0-9-1 brokers.
+
+Messages go out on the fast lane, a channel with as many in flight as the caller likes; every one is `mandatory`, so
+that an unroutable message is refused and not lost. A message that makes the broker close the channel takes everything
+sent after it along, without an answer. Then the fast lane gets a new channel, and what was unanswered goes to the
+careful lane, a channel of its own with one message in flight at a time, where the culprit fails alone. So do, from the
+start: messages to an exchange that was just refused, and a second message with a message_id that is in flight.
+
+A message can be sent twice when its channel dies after the broker took it and before the confirm arrived.
+
+When the broker closes the whole connection with a protocol error while several messages are in flight, all of them are
+suspects: after the reconnect they go through the careful lane with nothing else in flight, and the one with which the
+connection dies again fails, instead of keeping everybody out forever.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Sequence
+from time import monotonic
+from typing import Any
+
+import amqp
+from amqp.exceptions import AMQPError, ChannelError
+from amqp.serialization import dumps
+
+from outbox.delivery.amqp_link import Link
+from outbox.delivery.broker_url import address_of
+from outbox.delivery.declarations import Declared, declare
+from outbox.delivery.lane import Envelope, Lane
+from outbox.delivery.outcome import Outcome
+from outbox.delivery.wire import Wire, to_wire
+from outbox.errors import BrokerOutage, UndecodableMessage
+from outbox.failures import Failure, classify, failure, outage
+from outbox.message import Message
+
+FLUSH_BYTES = 4 * 1024 * 1024  # a batch of large messages leaves in several writes
+HEADER_FRAME_OVERHEAD = 20  # frame header and end (8), class, weight and body size (12)
+WAIT_SLICE_SECONDS = 1.0  # while waiting for answers, how often to look for late ones
+SUSPICION_SECONDS = 60.0
+MAX_REMEMBERED = 10_000
+
+_MANDATORY, _IMMEDIATE = True, False
+# Refusals that concern every message to the same exchange.
+_ABOUT_THE_EXCHANGE = frozenset({"NotFound", "AccessRefused"})
+# Refusals after which the row's queues may be gone, whatever was declared before.
+_ABOUT_A_MISSING_QUEUE = frozenset({"NoRoute", "NotFound"})
+
+
+class AmqpPublisher:
+    """See Publisher for the contract."""
+
+    def __init__(self, clients: Sequence[Any], *, send_timeout_seconds: float) -> None:
+        self._clients = deque(clients)
+        self._send_timeout_seconds = send_timeout_seconds
+        self._link: Link | None = None
+        self._loss: BrokerOutage | None = None
+        self._fast: Lane | None = None
+        self._careful: Lane | None = None
+        self._waiting: deque[Envelope] = deque()  # for the careful lane
+        self._declaring: Any = None
+        self._was_blocked = False
+        self._declared = Declared()
+        self._refused_exchanges: set[str] = set()
+        self._suspects: set[int] = set()
+        self._suspects_until = 0.0
+        self._outcomes: list[Outcome] = []
+        self._unconfirmed: list[Message] = []
+        self._order = 0
+        self._encoder = amqp.Message()
+        self._arguments: dict[tuple[str, str], bytes] = {}
+
+    def connect(self) -> None:
+        if self._link is not None:
+            return
+        client = self._clients[0]
+        link: Link | None = None
+        try:
+            link = Link(client, self._send_timeout_seconds)
+            self._fast = Lane(link, self._answer)
+        except (OSError, AMQPError) as error:
+            self._clients.rotate(-1)
+            if link is not None:
+                link.abandon()
+            raise outage(error, address_of(client), connecting=True) from error
+        self._link = link
+        self._loss = None
+        self._was_blocked = False
+
+    @property
+    def connected(self) -> bool:
+        return self._link is not None
+
+    def publish(self, messages: Sequence[Message], now: int) -> None:
+        link = self._link
+        if link is None or link.blocked is not None:
+            self._unconfirmed.extend(messages)
+            raise self._unusable()
+        taken = 0
+        try:
+            refusals = self._declare_for(messages)
+            for message in messages:
+                self._enqueue(link, message, now, refusals)
+                taken += 1
+                if link.buffered_bytes > FLUSH_BYTES:
+                    self._flush(link)
+            self._flush(link)
+            self._send_careful(link)
+        except Exception as error:
+            raise self._lose(error, messages[taken:]) from error
+
+    def collect(self, timeout_seconds: float) -> list[Outcome]:
+        if (link := self._link) is not None:
+            try:
+                self._advance(link)
+                deadline = monotonic() + timeout_seconds
+                while not self._outcomes and self.in_flight and (left := deadline - monotonic()) > 0:
+                    link.wait_readable(min(left, WAIT_SLICE_SECONDS))
+                    self._advance(link)
+            except Exception as error:
+                self._lose(error)
+        if self._outcomes:
+            outcomes, self._outcomes = self._outcomes, []
+            return outcomes
+        if self._link is None:
+            raise self._unusable()
+        return []
+
+    def take_unconfirmed(self) -> list[Message]:
+        unconfirmed, self._unconfirmed = self._unconfirmed, []
+        return unconfirmed
+
+    @property
+    def in_flight(self) -> int:
+        return len(self._fast or ()) + len(self._careful or ()) + len(self._waiting)
+
+    def fileno(self) -> int | None:
+        return self._link.fileno() if self._link is not None else None
+
+    def heartbeat(self) -> None:
+        if (link := self._link) is None:
+            raise self._unusable()
+        try:
+            link.read()  # the broker's heartbeats may have arrived while the caller was busy
+            link.heartbeat()
+        except Exception as error:
+            raise self._lose(error) from error
+
+    @property
+    def blocked(self) -> str | None:
+        return self._link.blocked if self._link is not None else None
+
+    def close(self) -> None:
+        if (link := self._link) is not None:
+            link.close()  # confirms that are on the way still arrive
+            self._let_go()
+
+    def _declare_for(self, messages: Iterable[Message]) -> dict[str | bytes, Failure]:
+        """Declare what the messages want declared, on a channel of its own; what was refused, with the reason."""
+        refusals: dict[str | bytes, Failure] = {}
+        for text in {message.declarations for message in messages if message.declarations}:
+            if text in self._declared:
+                continue
+            assert self._link is not None
+            if self._declaring is None:
+                self._declaring = self._link.open_channel()
+            try:
+                declare(text, self._declaring)
+                self._declared.remember(text)
+            except (ChannelError, UndecodableMessage) as error:
+                refusals[text] = classify(error)  # py-amqp has opened the channel again
+        return refusals
+
+    def _enqueue(self, link: Link, message: Message, now: int, refusals: dict[str | bytes, Failure]) -> None:
+        """Encode one message and put it on its lane, or answer for it at once."""
+        if refusals and message.declarations and message.declarations in refusals:
+            self._outcomes.append(Outcome(message, refusals[message.declarations]))
+            return
+        try:
+            envelope = self._encode(link, message, to_wire(message, now))
+        except Exception as error:
+            # Whatever it is, it is about this row: as an outage it would keep all the others out.
+            self._outcomes.append(Outcome(message, classify(error)))
+            return
+        fast = self._fast
+        assert fast is not None
+        if self._suspects or envelope.exchange in self._refused_exchanges or fast.holds(envelope.message_id):
+            self._waiting.append(envelope)
+        else:
+            fast.send(envelope)
+
+    def _encode(self, link: Link, message: Message, wire: Wire) -> Envelope:
+        route = (wire.exchange, wire.routing_key)
+        try:
+            arguments = self._arguments.get(route)
+            if arguments is None:
+                if len(self._arguments) >= MAX_REMEMBERED:
+                    self._arguments.clear()
+                arguments = self._arguments[route] = dumps("Bssbb", (0, *route, _MANDATORY, _IMMEDIATE))
+            self._encoder.properties = {**wire.properties, "application_headers": wire.headers}
+            properties: bytes = self._encoder._serialize_properties()
+        except Exception as error:
+            # py-amqp raises whatever struct and the value's methods raise, and quotes the value after this word.
+            reason = str(error).partition("[value")[0]
+            raise UndecodableMessage(f"AMQP cannot carry a name, property or header of it: {reason}") from error
+        if len(properties) + HEADER_FRAME_OVERHEAD > link.frame_max:
+            # Sent nevertheless, it would make the broker close the connection.
+            raise UndecodableMessage(f"headers and properties of {len(properties)} bytes exceed an AMQP frame")
+        self._order += 1
+        return Envelope(
+            self._order, message, wire.properties["message_id"], wire.exchange, arguments, properties
+        )
+
+    def _flush(self, link: Link) -> None:
+        if self._fast is not None:
+            self._fast.mark_sent()
+        link.flush()
+
+    def _send_careful(self, link: Link) -> None:
+        """One message at a time, and none while the fast lane is full of suspects' company."""
+        if not self._waiting or link.blocked is not None:
+            return
+        if self._careful is None:
+            self._careful = Lane(link, self._answer)
+        if not len(self._careful):
+            self._careful.send(self._waiting.popleft())
+            self._careful.mark_sent()
+            link.flush()
+
+    def _advance(self, link: Link) -> None:
+        """Take what arrived, mend what broke, and send what waits."""
+        link.read()
+        self._mend_fast(link)
+        self._mend_careful(link)
+        self._send_careful(link)
+        self._check_lateness(link)
+
+    def _mend_fast(self, link: Link) -> None:
+        lane = self._fast
+        if lane is None or (cause := lane.closed_with) is None:
+            return
+        left = lane.drain()
+        if len(left) == 1:
+            self._refuse(left[0], cause)
+        else:
+            self._waiting.extend(left)
+        lane.confirm_close()
+        self._fast = Lane(link, self._answer)
+
+    def _mend_careful(self, link: Link) -> None:
+        lane = self._careful
+        if lane is None or (cause := lane.closed_with) is None:
+            return
+        for culprit in lane.drain():
+            self._refuse(culprit, cause)
+        lane.confirm_close()
+        self._careful = None
+
+    def _refuse(self, envelope: Envelope, cause: Exception) -> None:
+        refusal = classify(cause)
+        if refusal.error in _ABOUT_THE_EXCHANGE:
+            if len(self._refused_exchanges) >= MAX_REMEMBERED:
+                self._refused_exchanges.clear()
+            self._refused_exchanges.add(envelope.exchange)
+        self._answer(envelope, refusal)
+
+    def _answer(self, envelope: Envelope, refusal: Failure | None) -> None:
+        message = envelope.message
+        self._outcomes.append(Outcome(message, refusal))
+        if refusal is None:
+            if self._refused_exchanges:
+                self._refused_exchanges.discard(envelope.exchange)
+        elif message.declarations and refusal.error in _ABOUT_A_MISSING_QUEUE:
+            self._declared.forget(message.declarations)
+        if self._suspects:
+            self._suspects.discard(message.id)
+            if monotonic() > self._suspects_until:
+                self._suspects.clear()  # those that are left went another way
+
+    def _check_lateness(self, link: Link) -> None:
+        blocked = link.blocked is not None
+        lanes = [lane for lane in (self._fast, self._careful) if lane is not None]
+        if self._was_blocked and not blocked:
+            for lane in lanes:
+                lane.restart_clock()
+        self._was_blocked = blocked
+        if not blocked and any(lane.oldest_seconds() > self._send_timeout_seconds for lane in lanes):
+            raise outage("Timeout", f"no confirmation within {self._send_timeout_seconds:g} s")
+
+    def _lose(self, error: Exception, never_sent: Sequence[Message] = ()) -> BrokerOutage:
+        """Give the connection up. What has no answer is unconfirmed, unless a single message is the evident cause."""
+        self._loss = error if isinstance(error, BrokerOutage) else outage(error)
+        on_the_wire = [*(self._fast.drain() if self._fast else ()), *(self._careful.drain() if self._careful else ())]
+        if isinstance(error, AMQPError) and classify(error).error == "ConnectionClosed":
+            if len(on_the_wire) == 1:
+                self._answer(on_the_wire.pop(), failure("BrokerCrashed", str(error)))
+            else:
+                self._suspects = {envelope.message.id for envelope in on_the_wire}
+                self._suspects_until = monotonic() + SUSPICION_SECONDS
+        if self._link is not None:
+            self._link.abandon()
+        self._clients.rotate(-1)
+        self._let_go(on_the_wire)
+        self._unconfirmed.extend(never_sent)
+        return self._loss
+
+    def _let_go(self, on_the_wire: Sequence[Envelope] = ()) -> None:
+        """Forget the connection and all that is bound to it."""
+        lanes = [lane for lane in (self._fast, self._careful) if lane is not None]
+        left = [*on_the_wire, *(envelope for lane in lanes for envelope in lane.drain()), *self._waiting]
+        self._unconfirmed.extend(envelope.message for envelope in sorted(left))
+        self._waiting.clear()
+        self._link = self._fast = self._careful = self._declaring = None
+        self._declared.clear()
+        self._refused_exchanges.clear()
+
+    def _unusable(self) -> BrokerOutage:
+        if self.blocked is not None:
+            return outage("Blocked", f"the broker takes no messages: {self.blocked}")
+        return self._loss or outage("NotConnected", "there is no connection to the broker")

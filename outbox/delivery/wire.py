@@ -1,0 +1,155 @@
+"""
+Turn a row into what goes on the wire: exchange, routing key, headers, properties and body.
+
+Pure: no connection, no clock (`now` is the database's, as everywhere). What depends on the moment of sending is worked
+out here: the time a message has left to live, and the delay that Celery's native delayed delivery bakes into the
+routing key. A row that is not a message raises UndecodableMessage, whose text names the field and never its value.
+
+Names are kombu's and AMQP's. Properties that AMQP does not know (Celery passes its stamps there) are kept: kombu's
+other transports carry them, py-amqp leaves them out, just as without an outbox.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any, NamedTuple
+
+import kombu.utils.json
+
+from outbox.errors import UndecodableMessage
+from outbox.message import Message, instant
+
+POSTGRES_EPOCH_IN_UNIX_SECONDS = 946_684_800
+PERSISTENT = 2
+# The longest time to live that RabbitMQ takes, some 50 days. What lives longer is sent without.
+MAX_EXPIRATION_MILLISECONDS = 2**32 - 1
+# 28 bits are what the delay exchanges can express, some 8 years.
+MAX_DELAY_SECONDS = 2**28 - 1
+
+_PROPERTY_TYPES: Mapping[str, type | tuple[type, ...]] = {
+    "content_type": str,
+    "content_encoding": str,
+    "correlation_id": str,
+    "reply_to": str,
+    "message_id": str,
+    "type": str,
+    "user_id": str,
+    "app_id": str,
+    "cluster_id": str,
+    "delivery_mode": int,
+    "priority": int,
+    "timestamp": int,
+    "expiration": (int, float),
+}
+_DELAY_EXCHANGE = re.compile(r"^(?P<prefix>.+_)?celery_delayed_\d+$")
+_DELAY_BITS = re.compile(r"^(?:[01]\.){28}")
+
+
+class Wire(NamedTuple):
+    """A message as a broker gets it."""
+
+    exchange: str
+    routing_key: str
+    headers: dict[str, Any]
+    properties: dict[str, Any]
+    """AMQP basic properties without the headers; `expiration` is AMQP's string of milliseconds."""
+
+
+def to_wire(message: Message, now: int) -> Wire:
+    """What to send at `now` (microseconds, the database's clock). Raises UndecodableMessage."""
+    headers = parse_object(message.headers, "headers")
+    properties: dict[str, Any] = {
+        "content_type": message.content_type,
+        "content_encoding": message.content_encoding,
+        "delivery_mode": PERSISTENT,
+        "message_id": message.event_id,
+        "type": message.event_type,
+        "timestamp": message.created_at // 1_000_000 + POSTGRES_EPOCH_IN_UNIX_SECONDS,
+    }
+    given = parse_object(message.properties, "properties")
+    if given:
+        _take(given, properties)
+    if message.expires_at is not None or "expiration" in properties:
+        _set_expiration(properties, message, now)
+    exchange, routing_key = message.exchange, message.routing_key
+    if "celery_delayed_" in exchange:
+        exchange, routing_key = _delayed_route(exchange, routing_key, headers.get("eta"), now)
+    return Wire(exchange, routing_key, headers, properties)
+
+
+def parse_object(text: str | bytes, column: str) -> dict[str, Any]:
+    """The JSON object of a column."""
+    if text in ("{}", b"{}"):
+        return {}
+    value = parse_json(text, column)
+    if not isinstance(value, dict):
+        raise UndecodableMessage(f"{column} is not a JSON object")
+    return value
+
+
+def parse_json(text: str | bytes, column: str) -> Any:
+    """The JSON value of a column, with the types that kombu's encoder marks (UUIDs, instants, decimals, bytes)."""
+    marked = "__type__" in text if isinstance(text, str) else b"__type__" in text
+    try:
+        return kombu.utils.json.loads(text) if marked else json.loads(text)
+    except Exception as error:
+        # Whatever a malformed marker makes kombu's decoders raise: the row is to blame.
+        raise UndecodableMessage(f"{column} does not decode: {type(error).__name__}") from error
+
+
+def _take(given: dict[str, Any], properties: dict[str, Any]) -> None:
+    """Overlay the row's own properties; null means not given."""
+    for name, value in given.items():
+        if value is None:
+            continue
+        expected = _PROPERTY_TYPES.get(name)
+        if expected is not None and (not isinstance(value, expected) or isinstance(value, bool)):
+            raise UndecodableMessage(f"property {name} is a {type(value).__name__}")
+        properties[name] = value
+
+
+def _set_expiration(properties: dict[str, Any], message: Message, now: int) -> None:
+    """What is left of the time to live: messages age in the outbox too."""
+    left = math.inf
+    if (seconds := properties.pop("expiration", None)) is not None:
+        if math.isnan(seconds):
+            raise UndecodableMessage("property expiration is not a number")
+        left = seconds * 1000 - (now - message.created_at) / 1000
+    if message.expires_at is not None:
+        left = min(left, (message.expires_at - now) / 1000)
+    if left <= MAX_EXPIRATION_MILLISECONDS:
+        properties["expiration"] = str(max(0, int(left)))
+
+
+def _delayed_route(exchange: str, routing_key: str, eta: object, now: int) -> tuple[str, str]:
+    """
+    Where a message goes whose delay Celery baked into the routing key (native delayed delivery).
+
+    The delay is what is left until the eta. When nothing is left, Celery would use the original exchange, which the row
+    no longer names; the delivery exchange, where every delay ends, leads there by the original routing key.
+    """
+    # Imported here: kombu has it since 5.5, and few rows need it.
+    from kombu.transport.native_delayed_delivery import CELERY_DELAYED_DELIVERY_EXCHANGE, calculate_routing_key
+
+    delayed = _DELAY_EXCHANGE.match(exchange)
+    bits = _DELAY_BITS.match(routing_key)
+    due = _parse_eta(eta)
+    if delayed is None or bits is None or due is None:
+        return exchange, routing_key
+    original_key = routing_key[bits.end() :]
+    seconds = (due - now) // 1_000_000
+    if seconds < 1:
+        return (delayed["prefix"] or "") + CELERY_DELAYED_DELIVERY_EXCHANGE, original_key
+    return exchange, calculate_routing_key(min(seconds, MAX_DELAY_SECONDS), original_key)
+
+
+def _parse_eta(eta: object) -> int | None:
+    try:
+        moment = eta if isinstance(eta, datetime) else datetime.fromisoformat(str(eta))
+    except ValueError:
+        return None
+    return instant(moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC))

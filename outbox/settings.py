@@ -1,0 +1,231 @@
+"""
+Settings: one frozen, validated object per process.
+
+Three sources, each overriding the one before: environment variables (OUTBOX_*), a TOML file (--config or
+OUTBOX_CONFIG), command-line flags. Every mistake in them is reported at once, with the name of the setting; values are
+never repeated in an error, because some are secrets. Durations are in seconds.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import re
+import socket
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, field_validator
+from pydantic_core import ErrorDetails
+from pydantic_settings import BaseSettings, SettingsConfigDict
+from pydantic_settings import SettingsError as PydanticSettingsError
+
+from outbox.errors import SettingsError
+
+ENVIRONMENT_PREFIX = "OUTBOX_"
+# Names with our prefix that are not settings of a service.
+_FOREIGN_VARIABLES = ("OUTBOX_CONFIG", "OUTBOX_TEST_", "OUTBOX_CRASH_")
+
+Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+PositiveSeconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Name = Annotated[str, Field(min_length=1, max_length=63, pattern=r"^[^\x00]+$")]
+SlotName = Annotated[str, Field(max_length=63, pattern=r"^[a-z0-9_]+$")]
+
+
+class RetryRule(BaseModel):
+    """How messages of some types are retried, where it differs from the rest."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    match: str = Field(min_length=1, description="glob on the event type or task name")
+    max_attempts: int | None = Field(default=None, ge=1)
+    backoff_seconds: PositiveSeconds | None = None
+    max_backoff_seconds: PositiveSeconds | None = None
+
+
+class DatabaseSettings(BaseSettings):
+    """What every command needs: where the outbox is."""
+
+    model_config = SettingsConfigDict(env_prefix=ENVIRONMENT_PREFIX, frozen=True, extra="ignore", env_ignore_empty=True)
+
+    database_url: SecretStr = Field(description="libpq connection string or URL of the database that holds the outbox")
+    replication_url: SecretStr | None = Field(
+        default=None, description="connection string for replication, where database_url goes through a pooler"
+    )
+    # Called `schema` everywhere outside: a pydantic model cannot have a field of that name. The alias is also the name
+    # of the environment variable.
+    schema_name: Name = Field(
+        default="public", validation_alias="outbox_schema", description="PostgreSQL schema of the outbox tables"
+    )
+    publication: Name = Field(default="outbox", description="name of the publication of the outbox table")
+    slot: SlotName = Field(default="outbox", description="name of the logical replication slot")
+    log_level: Literal["debug", "info", "warning", "error"] = Field(
+        default="info", description="least severe events that are logged"
+    )
+    log_format: Literal["auto", "json", "console"] = Field(
+        default="auto", description="how events are logged; auto: console on a terminal, else json"
+    )
+
+    @field_validator("database_url", "replication_url")
+    @classmethod
+    def _must_be_a_conninfo(cls, value: SecretStr | None) -> SecretStr | None:
+        from psycopg import ProgrammingError
+        from psycopg.conninfo import conninfo_to_dict
+
+        if value is not None:
+            try:
+                conninfo_to_dict(value.get_secret_value())
+            except ProgrammingError:
+                # The parser's own message can quote a part of the string, and so of the password.
+                raise ValueError("not a libpq connection string or postgresql:// URL") from None
+        return value
+
+    @property
+    def replication_dsn(self) -> str:
+        return (self.replication_url or self.database_url).get_secret_value()
+
+    @property
+    def database_dsn(self) -> str:
+        return self.database_url.get_secret_value()
+
+
+class ServiceSettings(DatabaseSettings):
+    """What the relay and the scheduler have in common."""
+
+    broker_url: SecretStr = Field(description="kombu URL of the broker: amqp://, amqps://, redis://, ...")
+    name: Name = Field(
+        default_factory=lambda: f"{socket.gethostname()[:40]}-{os.getpid()}",
+        description="name of this process in logs and in outbox_worker; default: host and pid",
+    )
+    send_timeout_seconds: PositiveSeconds = Field(
+        default=10, description="how long the broker may take to confirm one message"
+    )
+    connect_timeout_seconds: PositiveSeconds = Field(default=5, description="how long one connection attempt may take")
+    shutdown_timeout_seconds: Seconds = Field(
+        default=20, description="how long a drain may take after SIGTERM before the rest is handed over"
+    )
+    max_attempts: int = Field(default=5, ge=1, description="attempts before a refused message is buried")
+    backoff_seconds: PositiveSeconds = Field(default=120, description="backoff after the first failure; doubles each time")
+    max_backoff_seconds: PositiveSeconds = Field(default=3600, description="longest backoff")
+    retry_rules: tuple[RetryRule, ...] = Field(
+        default=(), description="overrides by message type: [[retry_rules]] tables in the TOML file; first match wins"
+    )
+    archive: bool = Field(
+        default=False, description="move delivered messages to outbox_archive instead of deleting them"
+    )
+    http_host: str = Field(default="127.0.0.1", description="address of /metrics, /healthz, /readyz and /status")
+    http_port: int | None = Field(default=None, ge=0, le=65535, description="port of the HTTP endpoints; none: no HTTP")
+    liveness_file: Path | None = Field(
+        default=None, description="file touched while the service is healthy, for probes without HTTP"
+    )
+    sentry_dsn: SecretStr | None = Field(default=None, description="where unexpected errors are reported")
+
+
+class RelaySettings(ServiceSettings):
+    """The cdc-relay."""
+
+    window_messages: int = Field(default=5000, ge=1, description="messages in flight at most")
+    window_bytes: int = Field(default=64 * 1024 * 1024, ge=1, description="bytes in flight at most")
+    hold_seconds: Seconds = Field(
+        default=5, description="how long messages are held during a broker outage before they go to the scheduler"
+    )
+    status_interval_seconds: PositiveSeconds = Field(
+        default=1, le=30, description="how often the confirmed position is reported to PostgreSQL"
+    )
+    silence_timeout_seconds: PositiveSeconds = Field(
+        default=30, description="a replication connection that is silent for so long, though asked, is given up"
+    )
+    standby_poll_seconds: PositiveSeconds = Field(
+        default=0.5, description="how often a standby relay looks whether the slot is free"
+    )
+    failover_slot: bool = Field(default=False, description="create the slot with failover = true (PostgreSQL 17+)")
+
+
+class SchedulerSettings(ServiceSettings):
+    """The retry-scheduler."""
+
+    batch_size: int = Field(default=500, ge=1, le=10_000, description="rows claimed at once, at most")
+    lease_seconds: PositiveSeconds = Field(
+        default=60, description="how long claimed rows are kept from other schedulers if this one dies"
+    )
+    poll_seconds: PositiveSeconds = Field(default=1, description="longest sleep between two looks at the table")
+    broker_outage_cooldown_seconds: PositiveSeconds = Field(
+        default=30, description="how long rows wait after a broker outage; no attempt is spent"
+    )
+
+
+S = TypeVar("S", bound=DatabaseSettings)
+
+
+def load_settings(model: type[S], flags: Mapping[str, object], *, config_file: str | None = None) -> S:
+    """The settings of one process, or a SettingsError that names every mistake."""
+    file = config_file or os.environ.get("OUTBOX_CONFIG")
+    values = _read_toml(Path(file)) if file else {}
+    mistakes = [
+        f"{variable}: unknown setting{_suggestion(name)}"
+        for variable, name in _our_variables(os.environ)
+        if name not in KNOWN_SETTINGS
+    ]
+    mistakes += [f"{name} in {file}: unknown setting{_suggestion(name)}" for name in values if name not in KNOWN_SETTINGS]
+    values |= {name: value for name, value in flags.items() if value is not None}
+    try:
+        settings = model(**{_FIELD_ALIASES.get(name, name): value for name, value in values.items()})
+    except ValidationError as error:
+        mistakes += [_describe(detail) for detail in error.errors(include_input=False, include_url=False)]
+    except PydanticSettingsError as error:  # a variable that should hold JSON and does not
+        mistakes.append(str(error))
+    if mistakes:
+        raise SettingsError("; ".join(mistakes))
+    return settings
+
+
+_FIELD_ALIASES = {"schema": "outbox_schema"}
+
+
+def setting_name(field: str) -> str:
+    """The name by which users know a field."""
+    return "schema" if field in ("schema_name", "outbox_schema") else field
+
+
+KNOWN_SETTINGS = frozenset(
+    setting_name(field) for model in (RelaySettings, SchedulerSettings) for field in model.model_fields
+)
+
+
+def redacted_url(url: str) -> str:
+    """The URL without its password, for logs and errors."""
+    return re.sub(r"(://[^:/@]*):[^@]*@", r"\1:***@", url)
+
+
+def _read_toml(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise SettingsError(f"cannot read the settings file {path}: {error.strerror}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise SettingsError(f"{path} is not a TOML file: {error}") from None
+
+
+def _our_variables(environment: Mapping[str, str]) -> list[tuple[str, str]]:
+    return sorted(
+        (variable, variable.removeprefix(ENVIRONMENT_PREFIX).lower())
+        for variable in environment
+        if variable.startswith(ENVIRONMENT_PREFIX) and not variable.startswith(_FOREIGN_VARIABLES)
+    )
+
+
+def _suggestion(name: str) -> str:
+    close = difflib.get_close_matches(name, KNOWN_SETTINGS, n=1)
+    return f" (did you mean {close[0]}?)" if close else ""
+
+
+def _describe(detail: ErrorDetails) -> str:
+    field, *rest = detail["loc"]
+    name = setting_name(str(field))
+    where = "".join(f"[{part}]" for part in rest)
+    message = detail["msg"].removeprefix("Value error, ")
+    if detail["type"] == "missing":
+        message = f"must be set ({ENVIRONMENT_PREFIX}{name.upper()}, --{name.replace('_', '-')} or the settings file)"
+    return f"{name}{where}: {message[:1].lower()}{message[1:]}"

@@ -1,0 +1,28 @@
+"""
+Set-up: what an outbox needs in its database, and how it gets there.
+
+`facts` reads what is there, `plan` decides what is missing (pure), `apply` does it. The relay uses the same parts when
+its slot is gone. Nothing here prints; wrong databases come out as SetupError, in one line that says what to do.
+"""
+
+from outbox.setup.apply import apply_step, create_slot, drop_slot
+from outbox.setup.facts import Facts, PublicationShape, SlotState, publication_problem, read_facts, slot_state
+from outbox.setup.plan import Step, Target, as_script, plan_setup, plan_teardown, slot_problem
+
+__all__ = [
+    "Facts",
+    "PublicationShape",
+    "SlotState",
+    "Step",
+    "Target",
+    "apply_step",
+    "as_script",
+    "create_slot",
+    "drop_slot",
+    "plan_setup",
+    "plan_teardown",
+    "publication_problem",
+    "read_facts",
+    "slot_problem",
+    "slot_state",
+]

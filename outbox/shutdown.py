@@ -1,0 +1,59 @@
+"""
+Shutdown: SIGTERM and SIGINT become a request that loops look at; a second signal ends the process at once.
+
+The request can be waited for, with a timeout or in a select() (fileno), so that no loop has to poll for it.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import socket
+from types import FrameType, TracebackType
+
+
+class Shutdown:
+    """A request to stop. As a context manager it listens to signals, and puts the old handlers back at the end."""
+
+    SIGNALS = (signal.SIGTERM, signal.SIGINT)
+
+    def __init__(self) -> None:
+        self._receiver, self._sender = socket.socketpair()
+        self._sender.setblocking(False)
+        self._previous: dict[signal.Signals, signal._HANDLER] = {}
+        self.requested = False
+
+    def __enter__(self) -> Shutdown:
+        for number in self.SIGNALS:
+            self._previous[number] = signal.signal(number, self._on_signal)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for number, handler in self._previous.items():
+            signal.signal(number, handler)
+        self._previous.clear()
+        self._receiver.close()
+        self._sender.close()
+
+    def request(self) -> None:
+        if not self.requested:
+            self.requested = True
+            self._sender.send(b"\0")
+
+    def wait(self, seconds: float) -> bool:
+        """Sleep, but not past a request to stop. Returns whether there is one."""
+        if not self.requested and seconds > 0:
+            select.select([self._receiver], [], [], seconds)
+        return self.requested
+
+    def fileno(self) -> int:
+        """Readable from the request on, for good."""
+        return self._receiver.fileno()
+
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        if self.requested:
+            os._exit(128 + number)
+        self.request()

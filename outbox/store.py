@@ -1,0 +1,179 @@
+"""
+The store: one method per named query of sql/queries.sql, on an ordinary psycopg connection.
+
+Autocommit: every call is one short transaction. A `claim` of None means the relay acts; otherwise the scheduler that
+holds that claim. Errors of the database come out as outbox.errors.DatabaseError, in one line. Not thread-safe: one
+thread owns a store.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import Any, NamedTuple
+
+import psycopg
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
+
+from outbox.errors import DatabaseError
+from outbox.message import SCHEMA_VERSION, Message
+from outbox.sqlfiles import Queries
+
+RUN_LENGTH = 100
+"""How many rows of a key fall due together when its head has left."""
+
+
+class Refusal(NamedTuple):
+    """A message that failed and will be tried again."""
+
+    id: int
+    error: str
+    backoff_seconds: float
+
+
+class Burial(NamedTuple):
+    """A message that is given up."""
+
+    id: int
+    reason: str
+    error: str
+    spent: int
+    """1 where the last attempt counts, 0 where none was made."""
+
+
+def connect(dsn: str, *, application_name: str, connect_timeout_seconds: float = 5) -> psycopg.Connection[Any]:
+    """An autocommit connection that notices a dead peer within half a minute; DatabaseError when there is none."""
+    defaults: dict[str, Any] = {
+        "application_name": application_name,
+        "connect_timeout": max(2, round(connect_timeout_seconds)),
+        "keepalives_idle": 10,
+        "keepalives_interval": 5,
+        "keepalives_count": 3,
+        "tcp_user_timeout": 25_000,
+    }
+    given = conninfo_to_dict(dsn)
+    conninfo = make_conninfo(dsn, **{name: value for name, value in defaults.items() if name not in given})
+    with database_errors():
+        return psycopg.connect(conninfo, autocommit=True)
+
+
+@contextmanager
+def database_errors() -> Iterator[None]:
+    """Turn what psycopg raises into a DatabaseError of one line."""
+    try:
+        yield
+    except psycopg.Error as error:
+        text = error.diag.message_primary or next(iter(str(error).strip().splitlines()), type(error).__name__)
+        raise DatabaseError(f"PostgreSQL: {text}", sqlstate=error.sqlstate) from error
+
+
+class Store:
+    """The outbox tables of one schema, over one connection."""
+
+    def __init__(self, connection: psycopg.Connection[Any], schema: str) -> None:
+        self.connection = connection
+        self.queries = Queries(schema)
+
+    # -- what both services do ----------------------------------------------------------------------------------------
+
+    def settle(self, ids: Sequence[int], *, claim: str | None = None, archive: bool = False) -> list[int]:
+        """Delivered rows leave; returns the ids that were there."""
+        query = "settle_to_archive" if archive else "settle"
+        return self._ids(query, ids=ids, claim=claim, run_length=RUN_LENGTH)
+
+    def fail(self, refusals: Sequence[Refusal], *, claim: str | None = None) -> list[int]:
+        """Refused rows back off; returns the ids that were still the caller's."""
+        ids, errors, backoffs = zip(*refusals, strict=True)
+        return self._ids("fail", ids=ids, errors=errors, backoff_seconds=backoffs, claim=claim)
+
+    def bury(self, burials: Sequence[Burial], *, claim: str | None = None) -> list[int]:
+        """Rows that are given up move to the dead letters; returns the ids that were still the caller's."""
+        ids, reasons, errors, spent = zip(*burials, strict=True)
+        return self._ids(
+            "bury", ids=ids, reasons=reasons, errors=errors, spent=spent, claim=claim, run_length=RUN_LENGTH
+        )
+
+    def worker_seen(self, *, kind: str, name: str, role: str, version: str, host: str, pid: int) -> None:
+        self._execute("worker_seen", kind=kind, name=name, role=role, version=version, host=host, pid=pid)
+
+    def worker_gone(self, *, kind: str, name: str) -> None:
+        self._execute("worker_gone", kind=kind, name=name)
+
+    # -- the relay ----------------------------------------------------------------------------------------------------
+
+    def hand_over(self, ids: Sequence[int]) -> list[int]:
+        """Rows of the relay become the scheduler's, due now."""
+        return self._ids("hand_over", ids=ids)
+
+    def hand_over_all(self, *, batch_size: int = 10_000) -> int:
+        """Every row that is in the table now becomes the scheduler's; returns how many did."""
+        up_to = self._value("newest_id")
+        handed_over = 0
+        while batch := len(self._ids("hand_over_all", up_to=up_to, batch_size=batch_size)):
+            handed_over += batch
+        return handed_over
+
+    def owners(self, ids: Sequence[int]) -> dict[int, str]:
+        """Whose each of these rows is; rows that are gone are missing."""
+        return dict(self._execute("owners", ids=list(ids)))
+
+    def in_progress(self, xids: Iterable[int]) -> set[int]:
+        """Which of these transactions a new snapshot does not see yet."""
+        return set(self._ids("in_progress", xids=tuple(xids)))
+
+    def keys_in_table(self) -> set[str]:
+        return {key for (key,) in self._execute("keys_in_table")}
+
+    def free_keys(self, heads: dict[str, int]) -> set[str]:
+        """Of these keys, each with the row that the relay would send next: those that wait for nothing."""
+        rows = self._execute("free_keys", keys=list(heads), ids=list(heads.values()))
+        return {key for (key,) in rows}
+
+    def wal_position(self) -> str:
+        return str(self._value("wal_position"))
+
+    def server_clock(self) -> int:
+        return int(self._value("server_clock"))
+
+    # -- the scheduler ------------------------------------------------------------------------------------------------
+
+    def claim_due(self, claim: str, *, batch_size: int, lease_seconds: float) -> tuple[list[Message], int]:
+        """Lease due rows; returns them, in order of their ids, and how many were parked behind their key's head."""
+        rows = self._execute(
+            "claim_due",
+            claim=claim,
+            batch_size=batch_size,
+            lease=timedelta(seconds=lease_seconds),
+            schema_version=SCHEMA_VERSION,
+        )
+        claimed = [Message._make(row[1:]) for row in rows if row[0]]
+        return claimed, len(rows) - len(claimed)
+
+    def next_due(self) -> float | None:
+        """Seconds until a row falls due; None when none will by itself."""
+        seconds = self._value("next_due", schema_version=SCHEMA_VERSION)
+        return None if seconds is None else float(seconds)
+
+    def defer(self, ids: Sequence[int], *, claim: str, cooldown_seconds: float) -> list[int]:
+        return self._ids("defer", ids=ids, claim=claim, cooldown=timedelta(seconds=cooldown_seconds))
+
+    def release(self, ids: Sequence[int], *, claim: str) -> list[int]:
+        return self._ids("release", ids=ids, claim=claim)
+
+    def unpark_heads(self) -> list[int]:
+        return self._ids("unpark_heads")
+
+    # -- running a query ----------------------------------------------------------------------------------------------
+
+    def _execute(self, name: str, /, **parameters: object) -> list[Any]:
+        with database_errors():
+            cursor = self.connection.execute(self.queries[name], parameters)
+            return cursor.fetchall() if cursor.description else []
+
+    def _value(self, name: str, /, **parameters: object) -> Any:
+        return self._execute(name, **parameters)[0][0]
+
+    def _ids(self, name: str, /, **parameters: object) -> list[int]:
+        bound = {key: list(value) if isinstance(value, tuple) else value for key, value in parameters.items()}
+        return [row[0] for row in self._execute(name, **bound)]

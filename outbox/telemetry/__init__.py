@@ -1,0 +1,1 @@
+"""What a service tells the outside: logs, metrics, health."""

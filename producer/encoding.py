@@ -1,0 +1,69 @@
+"""
+Turn a payload into bytes, with the content type and encoding that consumers see.
+
+bytes travel as they are; str as UTF-8 text; Pydantic models through their own JSON; everything else as compact JSON, in
+which dataclasses become objects, dates and times ISO 8601 text, durations seconds, Decimal and UUID text, and an Enum
+its value. What cannot be encoded raises TypeError or ValueError, before anything is written; the error never repeats
+the value. Nothing here imports Pydantic: its models are known by their methods.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from datetime import date, datetime, time, timedelta
+from decimal import Decimal
+from enum import Enum
+from typing import Any, NamedTuple
+from uuid import UUID
+
+JSON = "application/json"
+TEXT = "text/plain"
+BINARY = "application/octet-stream"
+
+
+class Encoded(NamedTuple):
+    payload: bytes
+    content_type: str
+    content_encoding: str
+
+
+def encode_payload(payload: Any) -> Encoded:
+    """What goes into the row."""
+    if isinstance(payload, str) and not isinstance(payload, Enum):
+        return Encoded(payload.encode(), TEXT, "utf-8")
+    if isinstance(payload, bytes | bytearray | memoryview):
+        return Encoded(bytes(payload), BINARY, "binary")
+    if _is_pydantic_model(payload):
+        return Encoded(payload.model_dump_json().encode(), JSON, "utf-8")
+    return Encoded(encode_json(payload).encode(), JSON, "utf-8")
+
+
+def encode_json(value: Any) -> str:
+    """Compact JSON. NaN and infinity are refused: they are not JSON, and PostgreSQL and most consumers refuse them."""
+    return _ENCODER.encode(value)
+
+
+def _encode_other(value: Any) -> Any:
+    if isinstance(value, datetime | date | time):
+        return value.isoformat()
+    if isinstance(value, UUID | Decimal):
+        return str(value)
+    if isinstance(value, Enum):
+        return value.value
+    if isinstance(value, timedelta):
+        return value.total_seconds()
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+    if _is_pydantic_model(value):
+        return value.model_dump(mode="json")
+    raise TypeError(f"a payload of type {type(value).__qualname__} cannot be encoded as JSON")
+
+
+def _is_pydantic_model(value: Any) -> bool:
+    return hasattr(type(value), "model_dump_json") and hasattr(type(value), "model_dump")
+
+
+_ENCODER = json.JSONEncoder(
+    separators=(",", ":"), ensure_ascii=False, allow_nan=False, check_circular=True, default=_encode_other
+)

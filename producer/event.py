@@ -1,0 +1,166 @@
+"""
+Event: a message as the application describes it, and the row that it becomes.
+
+`Event.row()` is the only place that turns the one into the other, for every handle. All checks happen here, so that a
+message the database or the broker would refuse raises before anything is written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from enum import Enum
+from typing import Any, Final, Literal
+from uuid import UUID, uuid4
+
+from producer.encoding import encode_json, encode_payload
+
+Row = dict[str, Any]
+"""The parameters of the named query `enqueue`; with `deliver_at` or `deliver_in_seconds` set, of `enqueue_delayed`.
+Text or None, whatever the column's type; `payload` is bytes."""
+
+Aggregate = tuple[str, object] | str
+When = datetime | timedelta | float
+
+
+class _Default(Enum):
+    AGGREGATE = "the aggregate"
+
+
+AGGREGATE: Final = _Default.AGGREGATE
+"""The default of `ordering_key`: an event is ordered with the others of its aggregate. None means no order."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Event:
+    """One message. The fields are those of `Outbox.publish`, which documents them."""
+
+    event_type: str
+    payload: Any
+    aggregate: Aggregate | None = None
+    ordering_key: str | Literal[_Default.AGGREGATE] | None = AGGREGATE
+    routing_key: str | None = None
+    exchange: str | None = None
+    headers: Mapping[str, Any] | None = None
+    deliver_after: When | None = None
+    expires: When | None = None
+    dedup_key: str | None = None
+    event_id: UUID | str | None = None
+
+    def row(self, *, exchange: str) -> Row:
+        """The row of this event; `exchange` is for events that name none. TypeError or ValueError if it cannot be."""
+        aggregate_type, aggregate_id = split_aggregate(self.aggregate)
+        payload, content_type, content_encoding = encode_payload(self.payload)
+        headers = dict(self.headers) if self.headers else {}
+        if aggregate_type is not None:
+            headers = {"aggregate_type": aggregate_type, "aggregate_id": aggregate_id, **headers}
+        deliver_at, deliver_in_seconds = split_moment("deliver_after", self.deliver_after)
+        expires_at, expires_in_seconds = split_moment("expires", self.expires)
+        return {
+            "event_id": parse_event_id(self.event_id),
+            "event_type": _text("event_type", self.event_type),
+            "aggregate_type": aggregate_type,
+            "aggregate_id": aggregate_id,
+            "ordering_key": self._effective_ordering_key(aggregate_type, aggregate_id),
+            "exchange": _text("exchange", exchange if self.exchange is None else self.exchange, 0, 255),
+            "routing_key": _text("routing_key", self._effective_routing_key(), 0, 255),
+            "payload": payload,
+            "content_type": content_type,
+            "content_encoding": content_encoding,
+            "headers": encode_json(headers) if headers else "{}",
+            "properties": "{}",
+            "declarations": None,
+            "context": None,
+            "dedup_key": None if self.dedup_key is None else _text("dedup_key", self.dedup_key, 1, 1000),
+            "expires_at": expires_at,
+            "expires_in_seconds": expires_in_seconds,
+            "deliver_at": deliver_at,
+            "deliver_in_seconds": deliver_in_seconds,
+        }
+
+    def _effective_routing_key(self) -> str:
+        return self.event_type if self.routing_key is None else self.routing_key
+
+    def _effective_ordering_key(self, aggregate_type: str | None, aggregate_id: str | None) -> str | None:
+        if self.ordering_key is AGGREGATE:
+            # A delayed message cannot keep its place among the others of its aggregate, and nobody asked it to.
+            if aggregate_type is None or self.deliver_after is not None:
+                return None
+            return _text("the aggregate as ordering_key", f"{aggregate_type}:{aggregate_id}", 1, 1000)
+        if self.ordering_key is None:
+            return None
+        if self.deliver_after is not None:
+            raise ValueError("a delayed message cannot be ordered: give either deliver_after or ordering_key")
+        return _text("ordering_key", self.ordering_key, 1, 1000)
+
+
+def is_delayed(row: Row) -> bool:
+    return row["deliver_at"] is not None or row["deliver_in_seconds"] is not None
+
+
+def to_columns(rows: list[Row]) -> dict[str, Any]:
+    """The parameters of `enqueue_many`: see `enqueued_rows` in sql/queries.sql for what is left out, and why."""
+    columns: dict[str, Any] = {name: [row[name] for row in rows] for name in rows[0]}
+    for name, values in columns.items():
+        first = values[0]
+        if (first is None or name in _SENT_ONCE) and values.count(first) == len(values):
+            columns[name] = []
+    return columns | {f"first_{name}": rows[0][name] for name in _SENT_ONCE}
+
+
+# Columns that are never null, so that a missing value can stand for "as the first".
+_SENT_ONCE = ("event_type", "exchange", "routing_key", "content_type", "content_encoding", "headers", "properties")
+
+
+def split_aggregate(aggregate: Aggregate | None) -> tuple[str | None, str | None]:
+    """("order", 42) and "order:42" are the same aggregate. The id may contain colons, the type not."""
+    if aggregate is None:
+        return None, None
+    if isinstance(aggregate, str):
+        kind, colon, identity = aggregate.partition(":")
+        if not (kind and colon and identity):
+            raise ValueError('an aggregate is ("order", 42) or "order:42"')
+        return kind, _text("the aggregate's id", identity)
+    given: Any = aggregate
+    if not isinstance(given, tuple | list) or len(given) != 2:
+        raise TypeError('an aggregate is ("order", 42) or "order:42"')
+    kind, identity = _text("the aggregate's type", given[0]), _text("the aggregate's id", str(given[1]))
+    if ":" in kind:
+        raise ValueError("the aggregate's type must not contain a colon")
+    return kind, identity
+
+
+def split_moment(name: str, when: When | None) -> tuple[str | None, str | None]:
+    """An instant, or the seconds that the database adds to its own clock: each as text."""
+    if when is None:
+        return None, None
+    if isinstance(when, datetime):
+        if when.tzinfo is None:
+            raise ValueError(f"{name} needs a time zone: a naive datetime means a different instant on every machine")
+        return when.astimezone(UTC).isoformat(), None
+    if isinstance(when, bool) or not isinstance(when, timedelta | int | float):
+        raise TypeError(f"{name} is a datetime, a timedelta or seconds, not {type(when).__qualname__}")
+    seconds = when.total_seconds() if isinstance(when, timedelta) else float(when)
+    if not 0 <= seconds <= 1e11:
+        raise ValueError(f"{name} must not be negative, infinite or NaN")
+    return None, repr(seconds)
+
+
+def parse_event_id(given: UUID | str | None) -> str:
+    """A UUID as PostgreSQL spells it; a new one where none is given."""
+    if given is None:
+        return str(uuid4())
+    return str(given if isinstance(given, UUID) else UUID(given))
+
+
+def _text(name: str, value: Any, shortest: int = 1, longest: int | None = None) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"{name} is a str, not {type(value).__qualname__}")
+    if "\0" in value:
+        raise ValueError(f"{name} must not contain a NUL character")
+    # A character takes four bytes at most: measure only what could be too long.
+    if len(value) < shortest or (longest is not None and len(value) * 4 > longest and len(value.encode()) > longest):
+        allowed = "must not be empty" if longest is None else f"must be {shortest} to {longest} bytes"
+        raise ValueError(f"{name} {allowed}")
+    return value

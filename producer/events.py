@@ -1,0 +1,187 @@
+"""
+Outbox: enqueue events in the caller's transaction.
+
+One statement per call, through whatever handle the application has. A rolled-back transaction (or savepoint) takes
+its messages with it. Nothing is committed here, no connection is opened, and no broker is involved.
+
+With a synchronous handle the methods return their result, with an asynchronous one an awaitable of it.
+"""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from typing import Any, Literal, NamedTuple, TypeVar, get_args
+from uuid import UUID
+
+from outbox.errors import OutboxError
+from outbox.sqlfiles import Queries
+from producer.event import AGGREGATE, Aggregate, Event, Row, When, _Default, is_delayed, to_columns
+from producer.handles import adapter_for
+from producer.statement import Statement
+
+OutsideTransaction = Literal["warn", "raise", "allow"]
+
+
+class OutsideTransactionWarning(UserWarning):
+    """A message was enqueued outside a transaction: it is sent whatever becomes of the work around it."""
+
+
+class OutsideTransactionError(OutboxError):
+    """A message was to be enqueued outside a transaction, and the outbox is set to refuse that."""
+
+
+class Receipt(NamedTuple):
+    """One message is in the outbox, or was already there."""
+
+    event_id: UUID
+    """Its identity: the AMQP message_id, by which consumers can deduplicate."""
+    new: bool
+    """False: a message with the same dedup_key is pending, and nothing was written."""
+
+
+class BatchReceipt(NamedTuple):
+    """Many messages are in the outbox."""
+
+    event_ids: list[UUID]
+    """In the order of the messages."""
+    written: int
+    """How many rows were written: fewer than messages where a dedup_key was pending."""
+
+
+class Outbox:
+    """
+    The outbox of one PostgreSQL schema.
+
+    exchange             where events go that name no exchange; '' is the broker's default exchange
+    schema               the PostgreSQL schema of the outbox tables
+    outside_transaction  what a publish outside a transaction does: 'warn' (write, with a warning), 'raise' or 'allow'
+
+    An instance is immutable and can be shared between threads and tasks.
+    """
+
+    def __init__(
+        self, exchange: str = "", *, schema: str = "public", outside_transaction: OutsideTransaction = "warn"
+    ) -> None:
+        if outside_transaction not in get_args(OutsideTransaction):
+            raise ValueError(f"outside_transaction is one of {', '.join(get_args(OutsideTransaction))}")
+        self.exchange = exchange
+        self.schema = schema
+        self.outside_transaction = outside_transaction
+        queries = Queries(schema)
+        self._statements = {name: Statement(queries[name]) for name in _QUERIES}
+
+    def publish(
+        self,
+        handle: Any,
+        event_type: str,
+        payload: Any,
+        *,
+        aggregate: Aggregate | None = None,
+        ordering_key: str | Literal[_Default.AGGREGATE] | None = AGGREGATE,
+        routing_key: str | None = None,
+        exchange: str | None = None,
+        headers: Mapping[str, Any] | None = None,
+        deliver_after: When | None = None,
+        expires: When | None = None,
+        dedup_key: str | None = None,
+        event_id: UUID | str | None = None,
+    ) -> Any:
+        """
+        Enqueue one event; returns a Receipt, or an awaitable of one.
+
+        event_type     what happened, e.g. 'order.placed': the AMQP type
+        payload        bytes and str as they are; anything else as JSON
+        aggregate      what it happened to: ('order', 42) or 'order:42'; travels in the headers
+        ordering_key   events of a key are delivered in commit order; the aggregate by default, None for no order
+        routing_key    the event type by default
+        exchange       the outbox's exchange by default
+        headers        AMQP headers
+        deliver_after  not before then: a datetime, or a timedelta or seconds from now. Such a message has no order: the
+                       default is dropped, an ordering_key raises ValueError
+        expires        dead after then, if not delivered: likewise
+        dedup_key      at most one pending message per key
+        event_id       the identity of the message; a random UUID by default
+        """
+        event = Event(
+            event_type=event_type,
+            payload=payload,
+            aggregate=aggregate,
+            ordering_key=ordering_key,
+            routing_key=routing_key,
+            exchange=exchange,
+            headers=headers,
+            deliver_after=deliver_after,
+            expires=expires,
+            dedup_key=dedup_key,
+            event_id=event_id,
+        )
+        return self.enqueue_row(handle, event.row(exchange=self.exchange))
+
+    def publish_many(self, handle: Any, messages: Iterable[Event | Mapping[str, Any]]) -> Any:
+        """
+        Enqueue many events, in their order, in one round trip (two, where some are delayed and some are not).
+
+        A message is an Event, or a mapping of its fields. Returns a BatchReceipt, or an awaitable of one.
+        """
+        events = (message if isinstance(message, Event) else Event(**message) for message in messages)
+        return self.enqueue_rows(handle, [event.row(exchange=self.exchange) for event in events])
+
+    def enqueue_row(self, handle: Any, row: Row) -> Any:
+        """Write one row as it is: for adapters that build their own."""
+        adapter = adapter_for(handle)
+        statement = self._statements["enqueue_delayed" if is_delayed(row) else "enqueue"]
+        written = adapter.execute(handle, statement, row, self._guard)
+        event_id = UUID(row["event_id"])
+        if adapter.is_async:
+            return _then(written, lambda count: Receipt(event_id, count != 0))
+        return Receipt(event_id, written != 0)
+
+    def enqueue_rows(self, handle: Any, rows: list[Row]) -> Any:
+        """Write many rows as they are."""
+        adapter = adapter_for(handle)
+        event_ids = [UUID(row["event_id"]) for row in rows]
+        batches = [
+            (self._statements[name], to_columns(batch))
+            for name, batch in (
+                ("enqueue_many", [row for row in rows if not is_delayed(row)]),
+                ("enqueue_many_delayed", [row for row in rows if is_delayed(row)]),
+            )
+            if batch
+        ]
+        if adapter.is_async:
+
+            async def write() -> BatchReceipt:
+                counts = [await adapter.execute(handle, *batch, self._guard) for batch in batches]
+                return BatchReceipt(event_ids, sum(counts))
+
+            return write()
+        return BatchReceipt(event_ids, sum(adapter.execute(handle, *batch, self._guard) for batch in batches))
+
+    def _guard(self, in_transaction: bool) -> None:
+        if in_transaction or self.outside_transaction == "allow":
+            return
+        text = "a message is enqueued outside a transaction: it is sent whatever becomes of the work around it"
+        if self.outside_transaction == "raise":
+            raise OutsideTransactionError(text)
+        warnings.warn(text, OutsideTransactionWarning, stacklevel=_callers_level())
+
+
+_QUERIES = ("enqueue", "enqueue_delayed", "enqueue_many", "enqueue_many_delayed")
+_PACKAGE = __name__.partition(".")[0]
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+async def _then(awaitable: Awaitable[T], make: Callable[[T], R]) -> R:
+    return make(await awaitable)
+
+
+def _callers_level() -> int:
+    """The stack level of the application's call, for a warning that points there."""
+    frame, level = sys._getframe(1), 1
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] == _PACKAGE:
+        frame, level = frame.f_back, level + 1
+    return level

@@ -1,0 +1,72 @@
+"""
+Handles: what an application can pass to say "in this transaction".
+
+A handle is recognised by the module and name of its class, or by being a str (a Django alias), so that nothing needs
+to be imported to recognise it. Each adapter is a module of its own, loaded when its kind of handle is first seen; the
+library behind it is loaded by then, because the application made the handle with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import cache
+from importlib import import_module
+from typing import Any, Protocol
+
+from producer.statement import Parameters, Statement
+
+Guard = Callable[[bool], None]
+"""Called by an adapter, before it writes, with whether the handle is inside a transaction; raises to refuse."""
+
+ACCEPTED = (
+    "a psycopg Connection, AsyncConnection, Cursor or AsyncCursor",
+    "a SQLAlchemy Session, Connection, AsyncSession or AsyncConnection",
+    "a Django database alias such as 'default', or a Django database connection",
+    "an asyncpg Connection",
+    "a psycopg2 connection or cursor",
+)
+
+# Top-level package of the handle's class -> the names that are handles -> the adapter.
+_ADAPTERS = {
+    "psycopg": {
+        "Connection": "psycopg3.SYNC",
+        "Cursor": "psycopg3.SYNC",
+        "AsyncConnection": "psycopg3.ASYNC",
+        "AsyncCursor": "psycopg3.ASYNC",
+    },
+}
+
+
+class Adapter(Protocol):
+    """How to run a statement on one kind of handle. An asynchronous adapter returns awaitables."""
+
+    is_async: bool
+
+    def execute(self, handle: Any, statement: Statement, parameters: Parameters, guard: Guard) -> Any:
+        """Run a statement that writes. The number of rows, or -1 where the driver cannot tell yet."""
+
+    def fetch(self, handle: Any, statement: Statement, parameters: Parameters) -> Any:
+        """Run a statement that reads. The rows, as tuples."""
+
+
+Rows = Sequence[tuple[Any, ...]]
+
+
+def adapter_for(handle: object) -> Adapter:
+    """The adapter of a handle; TypeError that lists what is accepted."""
+    adapter = _adapter_for_class(type(handle))
+    if adapter is None:
+        name = f"{type(handle).__module__}.{type(handle).__qualname__}"
+        raise TypeError(f"{name} is not a handle; accepted are: " + "; ".join(ACCEPTED))
+    return adapter
+
+
+@cache
+def _adapter_for_class(kind: type[Any]) -> Adapter | None:
+    for ancestor in kind.__mro__:
+        package = ancestor.__module__.partition(".")[0]
+        if path := _ADAPTERS.get(package, {}).get(ancestor.__name__):
+            module, _, name = path.partition(".")
+            adapter: Adapter = getattr(import_module(f"producer.handles.{module}"), name)
+            return adapter
+    return None

@@ -1,0 +1,743 @@
+"""The replication stream against real servers: what arrives, what is confirmed, and every way in which it ends."""
+
+from __future__ import annotations
+
+import json
+import select
+import socket
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+import psycopg
+import pytest
+from psycopg import sql
+
+from cdc_relay.lsn import Lsn
+from cdc_relay.pgoutput import Begin, Commit, Insert, Relation, RowReader, decode, to_datetime, uuid_text
+from cdc_relay.stream import Keepalive, ReplicationStream, XLogData
+from outbox.embedded import Postgres
+from outbox.errors import ReplicationError
+from tests.fixtures.database import Database, drop_database
+from tests.fixtures.proxy import FaultProxy
+from tests.fixtures.servers import SharedPostgres, address_of
+from tests.fixtures.waiting import wait_for
+
+UNDEFINED_OBJECT = "42704"
+OBJECT_IN_USE = "55006"
+ADMIN_SHUTDOWN = "57P01"
+SYNTAX_ERROR = "42601"
+
+
+@dataclass(frozen=True)
+class Source:
+    """A database with a table `note`, a publication of it and a slot."""
+
+    database: Database
+    connection: psycopg.Connection[Any]
+    slot: str
+    publication: str = "notes"
+
+    def run(self, statement: str, *values: object) -> list[tuple[Any, ...]]:
+        cursor = self.connection.execute(statement.encode(), values or None)
+        return cursor.fetchall() if cursor.description else []
+
+    def open(self, dsn: str | None = None) -> ReplicationStream:
+        stream = ReplicationStream.open(dsn or self.database.dsn)
+        stream.start(self.slot, self.publication)
+        return stream
+
+    def confirmed(self) -> Lsn:
+        ((text,),) = self.run("SELECT confirmed_flush_lsn FROM pg_replication_slots WHERE slot_name = %s", self.slot)
+        return Lsn.parse(text)
+
+    def walsender(self) -> int | None:
+        ((pid,),) = self.run("SELECT active_pid FROM pg_replication_slots WHERE slot_name = %s", self.slot)
+        return None if pid is None else int(pid)
+
+
+def make_source(database: Database, connection: psycopg.Connection[Any]) -> Source:
+    source = Source(database, connection, slot=f"slot_{database.name}")
+    source.run("CREATE TABLE note (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, body text)")
+    source.run("CREATE PUBLICATION notes FOR TABLE note")
+    source.run("SELECT pg_create_logical_replication_slot(%s, 'pgoutput')", source.slot)
+    return source
+
+
+@pytest.fixture
+def source(database: Database) -> Iterator[Source]:
+    with database.connect() as connection:
+        yield make_source(database, connection)
+
+
+class Tap:
+    """Reads a stream as the relay would, and keeps everything."""
+
+    def __init__(self, stream: ReplicationStream, wanted: list[str]) -> None:
+        self.stream = stream
+        self.wanted = wanted
+        self.readers: dict[int, RowReader] = {}
+        self.rows: list[tuple[Any, ...]] = []
+        self.commits: list[Commit] = []
+        self.keepalives: list[Keepalive] = []
+        self.skipped: list[bytes] = []
+
+    def read(self, limit: int = 1000) -> list[XLogData | Keepalive]:
+        items = self.stream.read(limit)
+        for item in items:
+            if isinstance(item, Keepalive):
+                self.keepalives.append(item)
+            else:
+                self.take(item.payload)
+        return items
+
+    def take(self, payload: bytes) -> None:
+        match decode(payload):
+            case Insert(relation_id, insert):
+                self.rows.append(self.readers[relation_id].read(insert))
+            case Relation() as relation:
+                self.readers[relation.relation_id] = RowReader(relation, self.wanted)
+            case Commit() as commit:
+                self.commits.append(commit)
+            case None:
+                self.skipped.append(payload[:1])
+            case Begin():
+                pass
+
+    def until(self, condition: Callable[[], object], message: str = "the stream did not bring it") -> None:
+        def read_and_check() -> bool:
+            self.read()
+            return bool(condition())
+
+        wait_for(read_and_check, message=message)
+
+    def fails(self) -> ReplicationError:
+        """Read until the stream fails, answering the server meanwhile, and return the error."""
+
+        def read() -> ReplicationError | None:
+            try:
+                self.read()
+                if self.keepalives:
+                    self.stream.send_status(flushed=self.keepalives[-1].wal_end)
+            except ReplicationError as error:
+                return error
+            return None
+
+        return wait_for(read, message="the stream goes on")
+
+
+def bodies(tap: Tap) -> list[str]:
+    return [row[-1] for row in tap.rows]
+
+
+# -- what arrives ------------------------------------------------------------------------------------------------------
+
+
+def test_a_row_of_every_type_arrives_as_it_was_written(source: Source) -> None:
+    event_id = uuid.uuid4()
+    moment = datetime(2031, 12, 24, 18, 30, 0, 123456, tzinfo=UTC)
+    source.run("CREATE TYPE mood AS ENUM ('calm', 'angry')")
+    source.run("CREATE DOMAIN short_text AS text CHECK (length(VALUE) < 100)")
+    source.run(
+        """
+        CREATE TABLE everything (
+            big bigint PRIMARY KEY, medium integer, small smallint, flag boolean, label text, code varchar(9),
+            raw bytea, document json, document_b jsonb, event_id uuid, at timestamptz, parked timestamptz,
+            grants aclitem, mood mood, short short_text, nothing text
+        )
+        """
+    )
+    source.run("ALTER PUBLICATION notes ADD TABLE everything")
+    columns = [
+        name
+        for (name,) in source.run(
+            "SELECT attname FROM pg_attribute WHERE attrelid = 'everything'::regclass AND attnum > 0 ORDER BY attnum"
+        )
+    ]
+    document = '{"z": 1.10, "a": "\\u0000"}'
+    with source.open() as stream:
+        tap = Tap(stream, columns)
+        source.run(
+            "INSERT INTO everything VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, 'infinity', %s, %s, %s, NULL)",
+            *(
+                -(2**63),
+                -1,
+                32767,
+                False,
+                "Zażółć 🦊",
+                "naïve",
+                b"\x00\xff\\",
+                document,
+                '{"k": [1]}',
+                event_id,
+                moment,
+            ),
+            *("postgres=r/postgres", "angry", "kurz"),
+        )
+        tap.until(lambda: tap.rows)
+
+    row = dict(zip(columns, tap.rows[0], strict=True))
+    assert uuid_text(row.pop("event_id")) == str(event_id)
+    assert to_datetime(row.pop("at")) == moment
+    assert json.loads(row.pop("document_b")) == {"k": [1]}
+    assert row == {
+        "big": -(2**63),
+        "medium": -1,
+        "small": 32767,
+        "flag": False,
+        "label": "Zażółć 🦊",
+        "code": "naïve",
+        "raw": b"\x00\xff\\",
+        "document": document.encode(),
+        "parked": 2**63 - 1,
+        "grants": b"postgres=r/postgres",  # no binary format: the server falls back to text
+        "mood": b"angry",
+        "short": b"kurz",
+        "nothing": None,
+    }
+
+
+def test_columns_may_come_go_and_change_places_while_the_stream_runs(source: Source) -> None:
+    with source.open() as stream:
+        tap = Tap(stream, ["extra", "id", "body"])
+        source.run("INSERT INTO note (body) VALUES ('first')")
+        source.run("ALTER TABLE note ADD COLUMN extra integer")
+        source.run("INSERT INTO note (body, extra) VALUES ('second', 7)")
+        source.run("ALTER TABLE note DROP COLUMN body")
+        source.run("INSERT INTO note (extra) VALUES (8)")
+        source.run("ALTER TABLE note ADD COLUMN body text")  # after extra now
+        source.run("INSERT INTO note (extra, body) VALUES (9, 'fourth')")
+        tap.until(lambda: len(tap.rows) == 4)
+
+    assert tap.rows == [(None, 1, "first"), (7, 2, "second"), (8, 3, None), (9, 4, "fourth")]
+
+
+def test_what_is_not_an_insert_is_skipped(source: Source) -> None:
+    with source.open() as stream:
+        tap = Tap(stream, ["id", "body"])
+        source.run("INSERT INTO note (body) VALUES ('one')")
+        source.run("UPDATE note SET body = 'two'")
+        source.run("DELETE FROM note")
+        source.run("TRUNCATE note")
+        source.run("INSERT INTO note (body) VALUES ('three')")
+        tap.until(lambda: len(tap.rows) == 2)
+
+    assert bodies(tap) == ["one", "three"]
+    assert tap.skipped == [b"U", b"D", b"T"]
+
+
+def test_a_rolled_back_transaction_does_not_arrive(source: Source) -> None:
+    with source.open() as stream:
+        tap = Tap(stream, ["body"])
+        with source.connection.transaction(force_rollback=True):
+            source.run("INSERT INTO note (body) VALUES ('never')")
+        source.run("INSERT INTO note (body) VALUES ('committed')")
+        tap.until(lambda: tap.rows)
+
+    assert bodies(tap) == ["committed"]
+
+
+def test_a_big_transaction_arrives_in_pieces_and_in_order(source: Source) -> None:
+    count = 30_000
+    source.run("INSERT INTO note (body) SELECT repeat('x', 100) FROM generate_series(1, %s)", count)
+    sizes = []
+    with source.open() as stream:
+        tap = Tap(stream, ["id"])
+
+        def read_all() -> bool:
+            while True:
+                sizes.append(len(tap.read(limit=50)))
+                if not stream.has_more:
+                    return bool(tap.commits)
+
+        wait_for(read_all)
+
+    assert [row[0] for row in tap.rows] == list(range(1, count + 1))
+    assert max(sizes) == 50
+    assert len(tap.commits) == 1
+
+
+def test_large_rows_are_handed_out_a_few_at_a_time(source: Source) -> None:
+    source.run("INSERT INTO note (body) SELECT repeat('x', 300000) FROM generate_series(1, 20)")
+    with source.open() as stream:
+        tap = Tap(stream, ["body"])
+        most = 0
+
+        def read() -> bool:
+            nonlocal most
+            items = stream.read(1000, max_bytes=1_000_000)
+            data = [item for item in items if isinstance(item, XLogData)]
+            most = max(most, len(data))
+            for item in data:
+                tap.take(item.payload)
+            return bool(tap.commits)
+
+        wait_for(read)
+
+    assert [len(body) for body in bodies(tap)] == [300_000] * 20
+    assert most <= 6  # begin, relation and four rows
+
+
+def test_data_carries_positions_and_the_clock_of_the_server(source: Source) -> None:
+    ((before,),) = source.run("SELECT clock_timestamp()")
+    with source.open() as stream:
+        tap = Tap(stream, ["body"])
+        source.run("INSERT INTO note (body) VALUES ('x')")
+        items: list[XLogData | Keepalive] = []
+        wait_for(lambda: items.extend(tap.read()) or tap.commits)
+    ((after,),) = source.run("SELECT clock_timestamp()")
+
+    data = [item for item in items if isinstance(item, XLogData)]
+    assert all(before <= to_datetime(item.sent_at) <= after for item in data)
+    assert data[-1].start == data[-1].wal_end == tap.commits[0].end_lsn
+
+
+def test_text_arrives_as_utf8_from_a_database_in_another_encoding(postgres_server: SharedPostgres) -> None:
+    latin1 = Database(f"latin1_{uuid.uuid4().hex[:8]}", postgres_server.url)
+    with psycopg.connect(postgres_server.url, autocommit=True) as connection:
+        statement = "CREATE DATABASE {} TEMPLATE template0 ENCODING 'LATIN1' LOCALE 'C'"
+        connection.execute(sql.SQL(statement).format(sql.Identifier(latin1.name)))
+    try:
+        with latin1.connect() as connection:
+            source = make_source(latin1, connection)
+            source.run('ALTER TABLE note ADD COLUMN "größe" text')
+            with source.open() as stream:
+                tap = Tap(stream, ["größe", "body"])
+                source.run('INSERT INTO note ("größe", body) VALUES (%s, %s)', "é", "ü")
+                tap.until(lambda: tap.rows)
+    finally:
+        drop_database(latin1)
+
+    assert tap.rows == [("é", "ü")]
+
+
+def test_names_may_hold_quotes_commas_and_spaces(source: Source) -> None:
+    name = """it's "the, best" \\ publication"""
+    source.connection.execute(sql.SQL("CREATE PUBLICATION {} FOR TABLE note").format(sql.Identifier(name)))
+    # The slot starts where the publication exists: it is looked up as it was at the position being decoded.
+    source.run("SELECT pg_replication_slot_advance(%s, pg_current_wal_lsn())", source.slot)
+    with ReplicationStream.open(source.database.dsn) as stream:
+        stream.start(source.slot, name)
+        tap = Tap(stream, ["body"])
+        source.run("INSERT INTO note (body) VALUES ('x')")
+        tap.until(lambda: tap.rows)
+
+        assert bodies(tap) == ["x"]
+
+
+# -- status and keepalives ---------------------------------------------------------------------------------------------
+
+
+def test_a_status_moves_the_slot(source: Source) -> None:
+    with source.open() as stream:
+        tap = Tap(stream, ["body"])
+        source.run("INSERT INTO note (body) VALUES ('x')")
+        tap.until(lambda: tap.commits)
+        end_lsn = tap.commits[0].end_lsn
+        assert source.confirmed() < end_lsn
+
+        stream.send_status(flushed=end_lsn)
+
+        assert not stream.wants_write
+        wait_for(lambda: source.confirmed() == end_lsn)
+
+
+def test_what_is_written_but_not_flushed_is_not_confirmed(source: Source) -> None:
+    with source.open() as stream:
+        tap = Tap(stream, ["body"])
+        source.run("INSERT INTO note (body) VALUES ('x')")
+        tap.until(lambda: tap.commits)
+        confirmed, end_lsn = source.confirmed(), tap.commits[0].end_lsn
+
+        stream.send_status(flushed=confirmed, written=end_lsn)
+
+        written = "SELECT write_lsn::text FROM pg_stat_replication WHERE pid = %s"
+        wait_for(lambda: source.run(written, source.walsender()) == [(str(end_lsn),)])
+        assert source.confirmed() == confirmed
+
+
+def test_a_server_answers_at_once_when_asked_to(source: Source) -> None:
+    with source.open() as stream:
+        tap = Tap(stream, [])
+        tap.until(lambda: tap.keepalives)
+        tap.keepalives.clear()
+
+        stream.send_status(flushed=Lsn(0), reply=True)
+
+        tap.until(lambda: tap.keepalives)
+        assert stream.silent_for() < 5
+
+
+def test_keepalives_move_on_while_other_tables_are_written(source: Source) -> None:
+    source.run("CREATE TABLE other (id integer)")
+    with source.open() as stream:
+        tap = Tap(stream, [])
+        source.run("INSERT INTO other SELECT generate_series(1, 1000)")
+        ((text,),) = source.run("SELECT pg_current_wal_insert_lsn()")
+        source.run("INSERT INTO other VALUES (0)")
+
+        tap.until(lambda: tap.keepalives and tap.keepalives[-1].wal_end >= Lsn.parse(text))
+
+        stream.send_status(flushed=tap.keepalives[-1].wal_end)
+        wait_for(lambda: source.confirmed() == tap.keepalives[-1].wal_end)
+        assert tap.rows == []
+
+
+def test_an_idle_stream_lives_as_long_as_it_answers(source: Source) -> None:
+    with source.open(source.database.dsn + "?options=-c%20wal_sender_timeout%3D400ms") as stream:
+        requests = 0
+        deadline = time.monotonic() + 1.2
+        while (remaining := deadline - time.monotonic()) > 0:
+            select.select([stream], [], [], min(remaining, 0.05))
+            for item in stream.read(100):
+                if isinstance(item, Keepalive) and item.reply_requested:
+                    requests += 1
+                    stream.send_status(flushed=item.wal_end)
+
+        assert requests >= 3
+        assert stream.silent_for() < 1
+
+
+def test_a_stream_that_does_not_answer_is_cut_off(source: Source) -> None:
+    with source.open(source.database.dsn + "?options=-c%20wal_sender_timeout%3D200ms") as stream:
+
+        def read() -> ReplicationError | None:
+            try:
+                stream.read(100)
+            except ReplicationError as error:
+                return error
+            return None
+
+        error = wait_for(read)
+
+    assert error.sqlstate is None
+    assert "the replication connection is lost" in str(error)
+
+
+def test_the_last_status_is_not_lost_in_closing(source: Source) -> None:
+    stream = source.open()
+    tap = Tap(stream, ["body"])
+    source.run("INSERT INTO note (body) VALUES ('read and confirmed')")
+    tap.until(lambda: tap.commits)
+    source.run("INSERT INTO note (body) SELECT repeat('x', 1000) FROM generate_series(1, 2000)")
+    wait_for(lambda: select.select([stream], [], [], 1)[0])  # unread input, which makes a hasty close a reset
+
+    stream.send_status(flushed=tap.commits[0].end_lsn)
+    stream.close()
+
+    wait_for(lambda: source.walsender() is None)
+    assert source.confirmed() == tap.commits[0].end_lsn
+    with source.open() as again:
+        tap = Tap(again, ["body"])
+        tap.until(lambda: tap.commits)
+    assert len(tap.rows) == 2000
+
+
+def test_a_start_position_ahead_of_the_slot_is_respected(source: Source) -> None:
+    source.run("INSERT INTO note (body) VALUES ('before')")
+    ((text,),) = source.run("SELECT pg_current_wal_insert_lsn()")
+    source.run("INSERT INTO note (body) VALUES ('after')")
+    with ReplicationStream.open(source.database.dsn) as stream:
+        stream.start(source.slot, source.publication, Lsn.parse(text))
+        tap = Tap(stream, ["body"])
+        tap.until(lambda: tap.rows)
+
+    assert bodies(tap) == ["after"]
+
+
+def test_statuses_neither_wait_nor_pile_up_while_the_socket_is_full(
+    source: Source, fault_proxy: Callable[[str, int], FaultProxy]
+) -> None:
+    proxy = fault_proxy(*address_of(source.database.dsn))
+    with source.open(proxy.through(source.database.dsn)) as stream:
+        tap = Tap(stream, ["body"])
+        source.run("INSERT INTO note (body) VALUES ('x')")
+        tap.until(lambda: tap.commits)
+        start = source.confirmed()
+        proxy.blackhole("to_server")
+
+        def send_many() -> bool:
+            for _ in range(10_000):
+                stream.send_status(flushed=start)
+            return stream.wants_write
+
+        wait_for(send_many, deadline_seconds=60, message="the socket is never full")
+        send_many()
+        stream.send_status(flushed=tap.commits[0].end_lsn)  # the newest, which must not be lost
+        assert stream.wants_write
+
+        proxy.heal()
+
+        def flush() -> bool:
+            if select.select([], [stream], [], 0.1)[1]:
+                stream.flush()
+            return not stream.wants_write
+
+        wait_for(flush, deadline_seconds=30)
+        wait_for(lambda: source.confirmed() == tap.commits[0].end_lsn, deadline_seconds=30)
+
+
+# -- how it ends -------------------------------------------------------------------------------------------------------
+
+
+def test_a_missing_slot_is_named(source: Source) -> None:
+    with ReplicationStream.open(source.database.dsn) as stream:
+        with pytest.raises(ReplicationError, match='replication slot "nowhere" does not exist') as caught:
+            stream.start("nowhere", source.publication)
+        assert caught.value.sqlstate == UNDEFINED_OBJECT
+
+        stream.start(source.slot, source.publication)  # a refusal does not use up the connection
+
+
+def test_a_slot_name_is_quoted(source: Source) -> None:
+    with (
+        ReplicationStream.open(source.database.dsn) as stream,
+        pytest.raises(ReplicationError, match="replication slot") as caught,
+    ):
+        stream.start('a"; DROP_REPLICATION_SLOT b', source.publication)
+
+    assert caught.value.sqlstate != SYNTAX_ERROR
+
+
+def test_a_slot_in_use_says_so(source: Source) -> None:
+    with source.open(), ReplicationStream.open(source.database.dsn) as second:
+        with pytest.raises(ReplicationError, match="is active for PID") as caught:
+            second.start(source.slot, source.publication)
+
+    assert caught.value.sqlstate == OBJECT_IN_USE
+
+
+def test_a_slot_is_free_as_soon_as_its_stream_is_closed(source: Source) -> None:
+    source.open().close()
+
+    def take_over() -> ReplicationStream | None:
+        try:
+            return source.open()
+        except ReplicationError:
+            return None
+
+    wait_for(take_over).close()
+
+
+def test_a_missing_publication_is_an_error_on_every_server(source: Source) -> None:
+    with ReplicationStream.open(source.database.dsn) as stream:
+        stream.start(source.slot, "nowhere")
+        source.run("INSERT INTO note (body) VALUES ('x')")
+        tap = Tap(stream, [])
+        ((end,),) = source.run("SELECT pg_current_wal_insert_lsn()")
+
+        error = tap.fails()
+
+    assert 'publication "nowhere"' in str(error)
+    assert error.sqlstate == UNDEFINED_OBJECT
+    assert all(keepalive.wal_end < Lsn.parse(end) for keepalive in tap.keepalives)  # nothing confirmed past the row
+
+
+def test_a_publication_dropped_while_streaming_is_an_error(source: Source) -> None:
+    with source.open() as stream:
+        tap = Tap(stream, ["body"])
+        source.run("INSERT INTO note (body) VALUES ('x')")
+        tap.until(lambda: tap.rows)
+        source.run("DROP PUBLICATION notes")
+        source.run("INSERT INTO note (body) VALUES ('y')")
+
+        assert tap.fails().sqlstate == UNDEFINED_OBJECT
+
+    assert bodies(tap) == ["x"]
+
+
+def test_a_terminated_walsender_tells_why(source: Source) -> None:
+    stream = source.open()
+    tap = Tap(stream, [])
+    tap.until(lambda: tap.keepalives)
+    source.run("SELECT pg_terminate_backend(%s)", source.walsender())
+
+    error = tap.fails()
+
+    assert error.sqlstate == ADMIN_SHUTDOWN
+    assert "terminating connection due to administrator command" in str(error)
+    stream.close()
+
+
+def test_a_server_that_shuts_down_ends_the_stream(private_postgres: Callable[..., Postgres]) -> None:
+    server = private_postgres()
+    database = Database("postgres", server.dsn())
+    with database.connect() as connection:
+        source = make_source(database, connection)
+    stream = source.open()
+    tap = Tap(stream, [])
+    stopping = threading.Thread(target=server.stop)
+    stopping.start()
+
+    error = tap.fails()
+
+    stopping.join()
+    assert error.sqlstate in (None, ADMIN_SHUTDOWN)
+    stream.close()
+
+
+def test_a_server_that_dies_is_a_lost_connection(private_postgres: Callable[..., Postgres]) -> None:
+    server = private_postgres()
+    database = Database("postgres", server.dsn())
+    with database.connect() as connection:
+        source = make_source(database, connection)
+    stream = source.open()
+    server.kill()
+
+    error = Tap(stream, []).fails()
+
+    assert error.sqlstate in (None, "57P02")  # the postmaster is gone: its children notice, and may have time to speak
+    stream.close()
+    with pytest.raises(ReplicationError, match="cannot open a replication connection"):
+        ReplicationStream.open(database.dsn)
+
+
+def test_a_cut_cable_is_a_lost_connection(source: Source, fault_proxy: Callable[[str, int], FaultProxy]) -> None:
+    proxy = fault_proxy(*address_of(source.database.dsn))
+    stream = source.open(proxy.through(source.database.dsn))
+    proxy.cut()
+
+    error = Tap(stream, []).fails()
+
+    assert error.sqlstate is None
+    assert "the replication connection is lost" in str(error)
+    with pytest.raises(ReplicationError):
+        stream.send_status(flushed=Lsn(1))
+    with pytest.raises(ReplicationError):
+        stream.fileno()
+    stream.close()
+
+
+def test_a_message_torn_in_the_middle_is_a_lost_connection(
+    source: Source, fault_proxy: Callable[[str, int], FaultProxy]
+) -> None:
+    proxy = fault_proxy(*address_of(source.database.dsn))
+    with source.open(proxy.through(source.database.dsn)) as stream:
+        tap = Tap(stream, ["body"])
+        tap.until(lambda: tap.keepalives)
+        proxy.tear_after(50_000, "to_client")
+        source.run("INSERT INTO note (body) VALUES (repeat('x', 100000))")
+
+        error = tap.fails()
+
+    assert error.sqlstate is None
+    assert tap.rows == []
+
+
+def test_silence_is_measured_and_does_not_block(source: Source, fault_proxy: Callable[[str, int], FaultProxy]) -> None:
+    proxy = fault_proxy(*address_of(source.database.dsn))
+    with source.open(proxy.through(source.database.dsn)) as stream:
+        tap = Tap(stream, ["body"])
+        tap.until(lambda: tap.keepalives)
+        proxy.blackhole()
+        tap.read()
+        stream.send_status(flushed=Lsn(0), reply=True)
+
+        tap.until(lambda: stream.silent_for() > 0.3)
+
+        proxy.heal()
+        tap.until(lambda: stream.silent_for() < 0.3)
+
+
+def test_closing_does_not_wait_for_a_silent_server(
+    source: Source, fault_proxy: Callable[[str, int], FaultProxy]
+) -> None:
+    proxy = fault_proxy(*address_of(source.database.dsn))
+    stream = source.open(proxy.through(source.database.dsn))
+    proxy.blackhole()
+    begun = time.monotonic()
+
+    stream.close(timeout_seconds=0.2)
+
+    assert time.monotonic() - begun < 2
+    proxy.cut()
+
+
+def test_closing_twice_does_no_harm(source: Source) -> None:
+    stream = source.open()
+    stream.close()
+    stream.close()
+
+    with pytest.raises(ReplicationError):
+        stream.read(1)
+
+
+# -- connecting and commands -------------------------------------------------------------------------------------------
+
+
+def test_replication_commands_return_their_rows_as_text(source: Source) -> None:
+    with ReplicationStream.open(source.database.dsn) as stream:
+        ((system_id, timeline, position, name),) = stream.execute("IDENTIFY_SYSTEM")
+
+    assert system_id
+    assert timeline == "1"
+    assert position
+    assert Lsn.parse(position) > 0
+    assert name == source.database.name
+
+
+def test_a_refused_command_leaves_the_connection_usable(source: Source) -> None:
+    with ReplicationStream.open(source.database.dsn) as stream:
+        with pytest.raises(ReplicationError) as caught:
+            stream.execute("CREATE_REPLICATION_SLOT")
+
+        assert caught.value.sqlstate == SYNTAX_ERROR
+        assert len(stream.execute("IDENTIFY_SYSTEM")) == 1
+
+
+def test_a_command_that_takes_too_long_is_given_up(source: Source) -> None:
+    command = f"CREATE_REPLICATION_SLOT {source.slot}_2 LOGICAL pgoutput (SNAPSHOT 'nothing')"
+    with source.database.connect(autocommit=False) as busy, ReplicationStream.open(source.database.dsn) as stream:
+        busy.execute("SELECT pg_current_xact_id()")  # the new slot waits for this transaction
+        with pytest.raises(ReplicationError, match="did not answer a replication command in time"):
+            stream.execute(command, timeout_seconds=0.2)
+        busy.rollback()
+
+
+def test_a_command_with_nul_is_refused(source: Source) -> None:
+    with ReplicationStream.open(source.database.dsn) as stream, pytest.raises(ValueError, match="NUL"):
+        stream.start("slot\0", source.publication)
+
+
+def test_the_application_name_is_ours_unless_given(source: Source) -> None:
+    def names() -> set[str]:
+        rows = source.run(
+            "SELECT application_name FROM pg_stat_activity WHERE datname = current_database()"
+            " AND backend_type = 'walsender'"
+        )
+        return {name for (name,) in rows}
+
+    with ReplicationStream.open(source.database.dsn):
+        assert names() == {"outrider-relay"}
+    wait_for(lambda: not names())
+    with ReplicationStream.open(source.database.dsn + "?application_name=mine"):
+        assert names() == {"mine"}
+
+
+def test_a_role_without_the_privilege_is_told_so(source: Source) -> None:
+    role = f"plain_{uuid.uuid4().hex[:8]}"
+    source.run(f"CREATE ROLE {role} LOGIN PASSWORD 'secret'")
+    try:
+        with pytest.raises(ReplicationError, match=r"(?i)replication"):
+            ReplicationStream.open(psycopg.conninfo.make_conninfo(source.database.dsn, user=role, password="secret"))
+    finally:
+        source.run(f"DROP ROLE {role}")
+
+
+@pytest.mark.parametrize("conninfo", ["nonsense", "host=127.0.0.1 port=1 dbname=x", "no_such_option=1"])
+def test_an_address_that_is_no_good_is_a_replication_error(conninfo: str) -> None:
+    with pytest.raises(ReplicationError, match="cannot open a replication connection"):
+        ReplicationStream.open(conninfo)
+
+
+def test_connecting_to_a_server_that_says_nothing_is_given_up() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as mute:
+        begun = time.monotonic()
+        with pytest.raises(ReplicationError, match="timeout"):
+            ReplicationStream.open(f"host=127.0.0.1 port={mute.getsockname()[1]}", connect_timeout_seconds=2)
+
+    assert time.monotonic() - begun < 8

@@ -1,0 +1,107 @@
+"""Payloads become bytes that consumers can read; what cannot be encoded says so without repeating the value."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, time, timedelta
+from decimal import Decimal
+from enum import Enum, IntEnum, StrEnum
+from typing import Any
+from uuid import UUID
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import BaseModel
+
+from producer.encoding import encode_payload
+
+
+class Colour(Enum):
+    RED = "red"
+
+
+class Size(StrEnum):
+    SMALL = "s"
+
+
+class Level(IntEnum):
+    HIGH = 3
+
+
+@dataclass
+class Line:
+    product: str
+    price: Decimal
+
+
+class Order(BaseModel):
+    id: int
+    placed: datetime
+
+
+def decoded(payload: Any) -> Any:
+    encoded = encode_payload(payload)
+    assert (encoded.content_type, encoded.content_encoding) == ("application/json", "utf-8")
+    return json.loads(encoded.payload)
+
+
+def test_bytes_travel_as_they_are() -> None:
+    for payload in (b"\x00\xff", bytearray(b"\x00\xff"), memoryview(b"\x00\xff")):
+        assert encode_payload(payload) == (b"\x00\xff", "application/octet-stream", "binary")
+
+
+def test_text_travels_as_utf8() -> None:
+    assert encode_payload("grün") == ("grün".encode(), "text/plain", "utf-8")
+
+
+@pytest.mark.parametrize(
+    ("payload", "expected"),
+    [
+        (None, None),
+        (datetime(2030, 1, 1, tzinfo=UTC), "2030-01-01T00:00:00+00:00"),
+        (date(2030, 1, 1), "2030-01-01"),
+        (time(12, 30), "12:30:00"),
+        (timedelta(minutes=1.5), 90.0),
+        (Decimal("1.10"), "1.10"),
+        (UUID(int=1), "00000000-0000-0000-0000-000000000001"),
+        (Colour.RED, "red"),
+        (Size.SMALL, "s"),
+        (Level.HIGH, 3),
+        (Line("tea", Decimal("2.50")), {"product": "tea", "price": "2.50"}),
+        ({"lines": [Line("tea", Decimal(2))]}, {"lines": [{"product": "tea", "price": "2"}]}),
+        (Order(id=1, placed=datetime(2030, 1, 1, tzinfo=UTC)), {"id": 1, "placed": "2030-01-01T00:00:00Z"}),
+        ([Order(id=1, placed=datetime(2030, 1, 1, tzinfo=UTC))], [{"id": 1, "placed": "2030-01-01T00:00:00Z"}]),
+    ],
+)
+def test_what_json_does_not_know_is_encoded(payload: Any, expected: Any) -> None:
+    assert decoded(payload) == expected
+
+
+JSON_VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+)
+
+
+@given(st.lists(JSON_VALUES) | st.dictionaries(st.text(), JSON_VALUES))
+def test_json_comes_out_as_it_went_in(payload: Any) -> None:
+    assert decoded(payload) == payload
+
+
+@pytest.mark.parametrize("payload", [{"x": math.nan}, {"x": math.inf}, ["\ud800"], "\ud800"])
+def test_what_is_not_json_is_refused(payload: Any) -> None:
+    with pytest.raises(ValueError, match=r"."):
+        encode_payload(payload)
+
+
+def test_an_error_names_the_type_and_not_the_value() -> None:
+    class Secret:
+        def __repr__(self) -> str:
+            return "hunter2"
+
+    with pytest.raises(TypeError, match="Secret cannot be encoded") as raised:
+        encode_payload({"password": Secret()})
+    assert "hunter2" not in str(raised.value)

@@ -1,0 +1,118 @@
+"""An event becomes a row, or an error before anything is written."""
+
+from __future__ import annotations
+
+import json
+import math
+from datetime import UTC, datetime, timedelta, timezone
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from producer import Event
+from producer.event import is_delayed, split_aggregate, to_columns
+
+
+def row(**fields: Any) -> dict[str, Any]:
+    return Event(**{"event_type": "order.placed", "payload": {}, **fields}).row(exchange="shop")
+
+
+def test_an_event_goes_to_the_outboxs_exchange_by_its_type() -> None:
+    made = row()
+    assert (made["exchange"], made["routing_key"]) == ("shop", "order.placed")
+    assert made["ordering_key"] is None
+    assert made["headers"] == "{}"
+    assert not is_delayed(made)
+
+
+def test_an_empty_routing_key_and_exchange_are_kept() -> None:
+    made = row(routing_key="", exchange="")
+    assert (made["exchange"], made["routing_key"]) == ("", "")
+
+
+@pytest.mark.parametrize("aggregate", [("order", 42), "order:42"])
+def test_an_aggregate_is_the_default_order_and_travels_in_the_headers(aggregate: Any) -> None:
+    made = row(aggregate=aggregate, headers={"tenant": "a"})
+    assert (made["aggregate_type"], made["aggregate_id"], made["ordering_key"]) == ("order", "42", "order:42")
+    assert json.loads(made["headers"]) == {"aggregate_type": "order", "aggregate_id": "42", "tenant": "a"}
+
+
+def test_none_as_ordering_key_means_no_order() -> None:
+    assert row(aggregate=("order", 42), ordering_key=None)["ordering_key"] is None
+
+
+def test_an_ordering_key_of_its_own_wins_over_the_aggregate() -> None:
+    assert row(aggregate=("order", 42), ordering_key="customer:7")["ordering_key"] == "customer:7"
+
+
+def test_a_delayed_message_drops_the_default_order() -> None:
+    made = row(aggregate=("order", 42), deliver_after=60)
+    assert made["ordering_key"] is None
+    assert is_delayed(made)
+
+
+def test_a_delayed_message_cannot_be_ordered() -> None:
+    with pytest.raises(ValueError, match="cannot be ordered"):
+        row(ordering_key="order:42", deliver_after=60)
+
+
+@pytest.mark.parametrize("when", [90, 90.0, timedelta(minutes=1.5)])
+def test_a_duration_is_left_to_the_clock_of_the_database(when: Any) -> None:
+    made = row(deliver_after=when, expires=when)
+    assert (made["deliver_at"], made["deliver_in_seconds"]) == (None, "90.0")
+    assert (made["expires_at"], made["expires_in_seconds"]) == (None, "90.0")
+
+
+def test_an_instant_is_written_in_utc() -> None:
+    made = row(expires=datetime(2030, 1, 1, 2, tzinfo=timezone(timedelta(hours=2))))
+    assert made["expires_at"] == datetime(2030, 1, 1, tzinfo=UTC).isoformat()
+
+
+def test_a_given_event_id_is_kept_and_one_is_made_up_otherwise() -> None:
+    given = UUID("0190a0a0-0000-7000-8000-000000000001")
+    assert row(event_id=given)["event_id"] == row(event_id=str(given).upper())["event_id"] == str(given)
+    assert UUID(row()["event_id"]).version == 4
+
+
+@pytest.mark.parametrize(
+    ("fields", "error"),
+    [
+        ({"event_type": ""}, ValueError),
+        ({"event_type": 7}, TypeError),
+        ({"event_type": "a\0b"}, ValueError),
+        ({"routing_key": "ä" * 128}, ValueError),
+        ({"exchange": "x" * 256}, ValueError),
+        ({"ordering_key": ""}, ValueError),
+        ({"dedup_key": "x" * 1001}, ValueError),
+        ({"aggregate": "order"}, ValueError),
+        ({"aggregate": ("order",)}, TypeError),
+        ({"aggregate": ("a:b", 1)}, ValueError),
+        ({"aggregate": ("order", "")}, ValueError),
+        ({"aggregate": 42}, TypeError),
+        ({"aggregate": ("order", "x" * 1000)}, ValueError),
+        ({"deliver_after": -1}, ValueError),
+        ({"deliver_after": math.nan}, ValueError),
+        ({"expires": True}, TypeError),
+        ({"expires": "tomorrow"}, TypeError),
+        ({"expires": datetime(2030, 1, 1)}, ValueError),
+        ({"event_id": "not a uuid"}, ValueError),
+        ({"headers": {"x": object()}}, TypeError),
+        ({"payload": object()}, TypeError),
+    ],
+)
+def test_what_the_database_or_the_broker_would_refuse_is_refused_first(fields: Any, error: type[Exception]) -> None:
+    with pytest.raises(error):
+        row(**fields)
+
+
+def test_a_column_that_is_the_same_for_all_is_sent_once() -> None:
+    columns = to_columns([row(payload=1), row(payload=2, dedup_key="k")])
+    assert (columns["exchange"], columns["first_exchange"]) == ([], "shop")
+    assert columns["aggregate_id"] == []
+    assert columns["dedup_key"] == [None, "k"]
+    assert columns["payload"] == [b"1", b"2"]
+
+
+def test_an_aggregates_id_may_contain_colons() -> None:
+    assert split_aggregate("order:a:b") == ("order", "a:b")
