@@ -5,7 +5,7 @@ Messages come in by `submit`, outcomes go out by the callback. Nobody waits for 
 but itself.
 
 In a broker outage it first *holds* what it has, for `hold_seconds`, while it reconnects; then it *sheds*: `on_shed` says
-that nothing submitted so far will be waited for, and every message that comes while the broker is away is answered with
+that nothing submitted so far is waited for, and every message that comes while the broker is away is answered with
 an outage at once. So the relay can leave the rows to the scheduler, and the WAL moves on. When the broker is back, the
 next message goes out at once. A broker that blocks its publishers (a memory or disk alarm) is an outage like any other,
 except that the connection is kept, to learn when it ends.
@@ -167,7 +167,7 @@ class Courier:
 
     def _wait(self, socket: int | None) -> None:
         """For the broker's word, new messages, the next attempt to connect, or the end of holding."""
-        sources: list[object] = [] if socket is None else [socket]
+        sources: list[int | Mailbox[Message]] = [] if socket is None else [socket]
         until = time.monotonic() + TICK_SECONDS
         if self._outage is None or self.shedding is not None:
             sources.append(self._inbox)  # not while holding: what has come stays there, and would end every wait

@@ -21,8 +21,9 @@ from outbox import __version__
 from outbox.delivery.publisher import Publisher, open_publisher
 from outbox.errors import DatabaseError, ReplicationError, SetupError
 from outbox.settings import RelaySettings
-from outbox.setup import publication_problem, schema_problem
+from outbox.setup import applied_migrations, publication_problem
 from outbox.shutdown import Shutdown
+from outbox.sqlfiles import migrations
 from outbox.store import Store, connect
 from outbox.telemetry.logs import get_logger
 
@@ -106,9 +107,11 @@ class Relay:
         )
 
     def _check(self, store: Store) -> None:
-        problem = schema_problem(store) or publication_problem(store, self._settings.publication)
-        if problem:
-            raise SetupError(problem)
+        schema, publication = self._settings.schema_name, self._settings.publication
+        if {migration.version for migration in migrations()} - applied_migrations(store):
+            raise SetupError(f"the schema {schema} has no outbox, or an older one: run `outbox setup`")
+        if problem := publication_problem(store, schema, publication):
+            raise SetupError(f"{problem}: run `outbox setup`")
 
     # -- the slot -----------------------------------------------------------------------------------------------------
 

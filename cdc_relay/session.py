@@ -13,6 +13,7 @@ import select
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import Protocol
 
 from cdc_relay.clock import ServerClock
 from cdc_relay.courier import Courier
@@ -40,6 +41,10 @@ READ_LIMIT = 500
 
 FORGET_BLOCKED_SECONDS = 30.0
 HAND_OVER_SECONDS = 5.0
+
+
+class SupportsFileno(Protocol):
+    def fileno(self) -> int: ...
 
 
 class Session:
@@ -128,7 +133,7 @@ class Session:
     def _wait(self, *, reading: bool) -> None:
         if self._events or (reading and self._stream.has_more):
             return
-        sources: list[object] = [self._events, self._shutdown]
+        sources: list[SupportsFileno] = [self._events, self._shutdown]
         if reading:
             sources.append(self._stream)
         writers = [self._stream] if self._stream.wants_write else []
@@ -269,4 +274,3 @@ class Session:
             self._handle_events()
             self._hand_out_work()
             self._report()
-

@@ -1,9 +1,10 @@
 """
 The settler: the thread that writes the outcome of each row to the table, in batches, on a connection of its own.
 
-Nothing is assumed done: a row that a statement did not find is looked for again for as long as its transaction is in
-progress. With synchronous replication the WAL, and so the relay, can be ahead of what other sessions see. A row that is
-missing although its transaction has ended is gone, or in the hands of a scheduler: both are an end.
+Nothing is assumed done: a row that a statement did not find is looked for again until its transaction is known to have
+ended before the statement began. The WAL, and so the relay, can be ahead of what other sessions see: for an instant
+always, for long with synchronous replication. A row that is missing after that is gone, or in the hands of a scheduler:
+both are an end.
 
 Any error of the database ends the thread and is reported: the session that owns it starts over.
 """
@@ -39,6 +40,7 @@ class Settler:
         self._on_crash = on_crash
         self._inbox: Mailbox[Settlement] = Mailbox()
         self._unseen: list[Settlement] = []
+        self._ended: set[int] = set()  # the unseen whose transaction has ended: the next look is the last one
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._run, name="settler", daemon=True)
 
@@ -58,7 +60,8 @@ class Settler:
     def _run(self) -> None:
         try:
             while not self._closing.is_set():
-                self._inbox.wait(UNSEEN_RETRY_SECONDS if self._unseen else 1.0)
+                if len(self._ended) < len(self._unseen) or not self._unseen:
+                    self._inbox.wait(UNSEEN_RETRY_SECONDS if self._unseen else 1.0)
                 batch = self._unseen + self._inbox.take(BATCH)
                 if batch:
                     self._settle(batch)
@@ -75,10 +78,10 @@ class Settler:
             found.update(self._store.settle(delivered, archive=self._archive))
         if len(delivered) < len(batch):
             found.update(self._leave_behind(batch))
-        missing = [item for item in batch if item.id not in found]
-        self._unseen = self._not_visible_yet(missing) if missing else []
+        self._unseen = [item for item in batch if item.id not in found and item.id not in self._ended]
         unseen = {item.id for item in self._unseen}
         done = [item for item in batch if item.id not in unseen] if unseen else batch
+        self._ended = self._with_ended_transactions() if unseen else set()
         self._on_settled(done, time.perf_counter() - started)
 
     def _leave_behind(self, batch: Iterable[Settlement]) -> list[int]:
@@ -95,6 +98,6 @@ class Settler:
         found += self._store.fail(refusals) if refusals else []
         return found + (self._store.bury(burials) if burials else [])
 
-    def _not_visible_yet(self, missing: list[Settlement]) -> list[Settlement]:
-        in_progress = self._store.in_progress({item.xid for item in missing})
-        return [item for item in missing if item.xid in in_progress]
+    def _with_ended_transactions(self) -> set[int]:
+        in_progress = self._store.in_progress({item.xid for item in self._unseen})
+        return {item.id for item in self._unseen if item.xid not in in_progress}

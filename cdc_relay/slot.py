@@ -25,10 +25,10 @@ def ensure_slot(store: Store, name: str, *, failover: bool) -> SlotState:
         log.error(
             "slot_lost",
             slot=name,
-            cause=state.cause,
+            cause=state.lost,
             remedy="created again; raise max_slot_wal_keep_size or look for long outages of the relay if it recurs",
         )
-        drop_slot(store, name)
+        drop_slot(store.connection, name)
         state = None
     if state is None:
         _create(store, name, failover=failover)
@@ -40,7 +40,7 @@ def ensure_slot(store: Store, name: str, *, failover: bool) -> SlotState:
 
 def _create(store: Store, name: str, *, failover: bool) -> None:
     try:
-        create_slot(store, name, failover=failover)
+        create_slot(store.connection, name, failover=failover)
     except DatabaseError as error:
         if error.sqlstate != DUPLICATE_OBJECT:  # another relay was faster, and does what follows
             raise

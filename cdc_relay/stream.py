@@ -315,7 +315,10 @@ def encode_status(written: Lsn, flushed: Lsn, reply: bool) -> bytes:
 
 
 def quote_identifier(name: str) -> str:
-    """Quote a name for the replication grammar, which knows no other escape than the doubled quote."""
+    """
+    Quote a name. Publications may hold quotes; the replication grammar has no escape for them, so that a slot with one
+    (which no server has) comes out as two names side by side, which is a syntax error and nothing worse.
+    """
     return '"' + name.replace('"', '""') + '"'
 
 

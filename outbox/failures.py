@@ -214,8 +214,8 @@ def _name_of(error: BaseException) -> str:
     code = getattr(error, "reply_code", None)
     if isinstance(code, int) and code in _BY_AMQP_CODE:
         return _BY_AMQP_CODE[code]
-    if isinstance(error, OSError) and error.errno in _BY_ERRNO:
-        return _BY_ERRNO[error.errno]
+    if isinstance(error, OSError) and (number := error.errno or 0) in _BY_ERRNO:
+        return _BY_ERRNO[number]
     for cls in type(error).__mro__:
         known = _BY_CLASS.get(f"{cls.__module__.partition('.')[0]}.{cls.__name__}")
         if known is not None:

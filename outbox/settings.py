@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, field_validator
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, ValidationInfo, field_validator
 from pydantic_core import ErrorDetails
 from pydantic_settings import BaseSettings, SettingsConfigDict
 from pydantic_settings import SettingsError as PydanticSettingsError
@@ -148,12 +148,32 @@ class SchedulerSettings(ServiceSettings):
 
     batch_size: int = Field(default=500, ge=1, le=10_000, description="rows claimed at once, at most")
     lease_seconds: PositiveSeconds = Field(
-        default=60, description="how long claimed rows are kept from other schedulers if this one dies"
+        default=60,
+        validate_default=True,
+        description="how long claimed rows are kept from other schedulers if this one dies",
     )
     poll_seconds: PositiveSeconds = Field(default=1, description="longest sleep between two looks at the table")
     broker_outage_cooldown_seconds: PositiveSeconds = Field(
         default=30, description="how long rows wait after a broker outage; no attempt is spent"
     )
+    archive_retention_seconds: PositiveSeconds | None = Field(
+        default=None, description="how long delivered messages are kept in outbox_archive; none: for ever"
+    )
+    dead_letter_retention_seconds: PositiveSeconds | None = Field(
+        default=None, description="how long dead letters are kept; none: for ever"
+    )
+    event_retention_seconds: PositiveSeconds | None = Field(
+        default=None,
+        description="how long the events of a stream are kept, all but its newest; none: for ever",
+    )
+
+    @field_validator("lease_seconds")
+    @classmethod
+    def _must_outlast_a_send(cls, value: float, info: ValidationInfo) -> float:
+        # A row is sent only if the answer can come while the lease holds.
+        if value <= info.data.get("send_timeout_seconds", 0):
+            raise ValueError("must be longer than send_timeout_seconds")
+        return value
 
 
 S = TypeVar("S", bound=DatabaseSettings)

@@ -8,9 +8,9 @@ thread owns a store.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
 import psycopg
@@ -40,6 +40,16 @@ class Burial(NamedTuple):
     error: str
     spent: int
     """1 where the last attempt counts, 0 where none was made."""
+
+
+class Sample(NamedTuple):
+    """How the outbox is doing."""
+
+    pending: int
+    retrying: int
+    parked: int
+    dead: int
+    oldest_seconds: float
 
 
 def connect(dsn: str, *, application_name: str, connect_timeout_seconds: float = 5) -> psycopg.Connection[Any]:
@@ -147,8 +157,7 @@ class Store:
             lease=timedelta(seconds=lease_seconds),
             schema_version=SCHEMA_VERSION,
         )
-        claimed = [Message._make(row[1:]) for row in rows if row[0]]
-        return claimed, len(rows) - len(claimed)
+        return [Message._make(row[1:]) for row in rows if row[1] is not None], rows[0][0]
 
     def next_due(self) -> float | None:
         """Seconds until a row falls due; None when none will by itself."""
@@ -162,7 +171,50 @@ class Store:
         return self._ids("release", ids=ids, claim=claim)
 
     def unpark_heads(self) -> list[int]:
+        """Parked rows that have become the head of their key fall due."""
         return self._ids("unpark_heads")
+
+    def expire(self, *, batch_size: int) -> list[str]:
+        """Messages past their expires_at move to the dead letters, one batch; returns the type of each."""
+        parameters = {"batch_size": batch_size, "run_length": RUN_LENGTH, "schema_version": SCHEMA_VERSION}
+        return [event_type for (event_type,) in self._execute("expire", **parameters)]
+
+    def prune_archive(self, *, retention_seconds: float, batch_size: int) -> int:
+        return len(self._ids("prune_archive", retention=timedelta(seconds=retention_seconds), batch_size=batch_size))
+
+    def prune_dead_letters(self, *, retention_seconds: float, batch_size: int) -> int:
+        retention = timedelta(seconds=retention_seconds)
+        return len(self._ids("prune_dead_letters", retention=retention, batch_size=batch_size))
+
+    def prune_events(
+        self, *, retention_seconds: float, batch_size: int, after: datetime | None
+    ) -> tuple[int, int, datetime | None]:
+        """One batch of the walk: how many events it looked at, how many are gone, where it got to."""
+        retention = timedelta(seconds=retention_seconds)
+        (row,) = self._execute("prune_events", retention=retention, batch_size=batch_size, after=after)
+        return row[0], row[1], row[2]
+
+    def sample(self, *, most: int) -> Sample:
+        """The gauges; counts are bounded by `most`, or estimates beyond it."""
+        return Sample._make(self._execute("sample", most=most)[0])
+
+    # -- dead letters -------------------------------------------------------------------------------------------------
+
+    def newest_dead_letter(self) -> int:
+        return int(self._value("newest_dead_letter"))
+
+    def replay_dead(
+        self, selection: Mapping[str, object], *, after: int, up_to: int, batch_size: int
+    ) -> tuple[int, int, int | None]:
+        """One batch: how many were looked at, how many went back, the last id looked at."""
+        (row,) = self._execute("replay_dead", **selection, after=after, up_to=up_to, batch_size=batch_size)
+        return row[0], row[1], row[2]
+
+    def discard_dead(self, selection: Mapping[str, object], *, batch_size: int) -> int:
+        return len(self._ids("discard_dead", **selection, batch_size=batch_size))
+
+    def dead_letters(self, selection: Mapping[str, object], *, at_most: int) -> list[Any]:
+        return self._execute("dead_letters", **selection, batch_size=at_most)
 
     # -- running a query ----------------------------------------------------------------------------------------------
 

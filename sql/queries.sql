@@ -139,11 +139,18 @@ SELECT coalesce(max(id), 0) FROM :"schema".outbox;
 SELECT id, owner FROM :"schema".outbox WHERE id = ANY(%(ids)s::bigint[]);
 
 -- in_progress --
--- Which of these transactions (their lower 32 bits, as pgoutput gives them) does a new snapshot not see yet? With
--- synchronous replication the WAL is ahead of visibility: a row that is missing then is not gone.
-SELECT xip::text::bigint & 4294967295 AS xid
-  FROM pg_snapshot_xip(pg_current_snapshot()) AS xip
- WHERE xip::text::bigint & 4294967295 = ANY(%(xids)s::bigint[]);
+-- Which of these transactions (their lower 32 bits, as pgoutput gives them) does a new snapshot not see yet? The WAL is
+-- ahead of visibility, with synchronous replication for long: a row that is missing then is not gone. The upper bits are
+-- those that bring the number nearest to the snapshot's xmax.
+SELECT t.xid
+  FROM unnest(%(xids)s::bigint[]) AS t (xid)
+ CROSS JOIN (SELECT pg_current_snapshot() AS snapshot) AS now
+ CROSS JOIN LATERAL (SELECT pg_snapshot_xmax(now.snapshot)::text::bigint AS xmax) AS newest
+ CROSS JOIN LATERAL (
+       SELECT newest.xmax + ((t.xid - newest.xmax) & 4294967295) -
+              CASE WHEN (t.xid - newest.xmax) & 4294967295 > 2147483647 THEN 4294967296 ELSE 0 END AS full_xid
+       ) AS whole
+ WHERE NOT pg_visible_in_snapshot(whole.full_xid::text::xid8, now.snapshot);
 
 -- keys_in_table --
 -- Every ordering key that has a row, by a walk over the index, one probe a key. A relay that starts asks the table
@@ -286,7 +293,7 @@ WITH batch AS MATERIALIZED (
         :moved_columns, attempts, dedup_key, expires_at, last_error, last_failed_at, reason)
     SELECT :moved_columns, attempts, dedup_key, expires_at, last_error, last_failed_at, 'expired' FROM gone
 ), :wake_followers
-SELECT id FROM gone;
+SELECT event_type FROM gone;
 
 -- worker_seen --
 -- A service tells that it lives, and in which role.
@@ -443,3 +450,125 @@ SELECT (SELECT count(*) FROM :"schema".outbox),
        (SELECT count(*) FROM :"schema".outbox_dead_letter),
        (SELECT count(*) FROM :"schema".outbox_archive),
        (SELECT count(*) FROM :"schema".outbox_event);
+
+-- prune_archive --
+-- Delivered messages past their retention, the oldest first. One batch; a full one means there is more. No row lock:
+-- it would need the privilege to update.
+DELETE FROM :"schema".outbox_archive
+ WHERE id = ANY(ARRAY(
+       SELECT id FROM :"schema".outbox_archive
+        WHERE delivered_at < statement_timestamp() - %(retention)s::interval
+        ORDER BY delivered_at
+        LIMIT %(batch_size)s))
+RETURNING id;
+
+-- prune_dead_letters --
+-- Dead letters past their retention. As prune_archive.
+DELETE FROM :"schema".outbox_dead_letter
+ WHERE id = ANY(ARRAY(
+       SELECT id FROM :"schema".outbox_dead_letter
+        WHERE died_at < statement_timestamp() - %(retention)s::interval
+        ORDER BY died_at
+        LIMIT %(batch_size)s))
+RETURNING id;
+
+-- prune_events --
+-- Events past their retention. The newest event of a stream stays for ever: it holds the stream's version. So this walks
+-- on from `after` (null: from the start) instead of meeting those again in every batch, and returns how many it looked
+-- at, how many are gone, and where it got to.
+WITH old AS MATERIALIZED (
+    SELECT e.ctid AS place, e.stream, e.version, e.created_at FROM :"schema".outbox_event AS e
+     WHERE e.created_at < statement_timestamp() - %(retention)s::interval
+       AND e.created_at > coalesce(%(after)s::timestamptz, '-infinity')
+     ORDER BY e.created_at
+     LIMIT %(batch_size)s
+), gone AS (
+    DELETE FROM :"schema".outbox_event
+     WHERE ctid = ANY(ARRAY(
+           SELECT old.place FROM old
+            WHERE EXISTS (SELECT 1 FROM :"schema".outbox_event AS newer
+                           WHERE newer.stream = old.stream AND newer.version > old.version)))
+    RETURNING 1
+)
+SELECT (SELECT count(*) FROM old), (SELECT count(*) FROM gone), (SELECT max(created_at) FROM old);
+
+-- sample --
+-- The gauges, at a bounded cost: each count looks at no more than `most` rows, and where there are more it is at least
+-- that, or the planner's estimate if that is higher. The age is that of the longest overdue row.
+SELECT (SELECT CASE WHEN count(*) < %(most)s THEN count(*)
+                    ELSE greatest(count(*), (SELECT c.reltuples::bigint FROM pg_class AS c
+                                               JOIN pg_namespace AS n ON n.oid = c.relnamespace
+                                              WHERE n.nspname = :'schema' AND c.relname = 'outbox')) END
+          FROM (SELECT 1 FROM :"schema".outbox ORDER BY next_attempt_at LIMIT %(most)s) AS p) AS pending,
+       (SELECT count(*) FILTER (WHERE attempts > 0)
+          FROM (SELECT attempts FROM :"schema".outbox ORDER BY next_attempt_at LIMIT %(most)s) AS r) AS retrying,
+       (SELECT count(*) FROM (SELECT 1 FROM :"schema".outbox
+                               WHERE next_attempt_at = 'infinity' LIMIT %(most)s) AS w) AS parked,
+       (SELECT CASE WHEN count(*) < %(most)s THEN count(*)
+                    ELSE greatest(count(*), (SELECT c.reltuples::bigint FROM pg_class AS c
+                                               JOIN pg_namespace AS n ON n.oid = c.relnamespace
+                                              WHERE n.nspname = :'schema' AND c.relname = 'outbox_dead_letter')) END
+          FROM (SELECT 1 FROM :"schema".outbox_dead_letter ORDER BY died_at LIMIT %(most)s) AS d) AS dead,
+       (SELECT coalesce(max(extract(epoch FROM clock_timestamp() - o.created_at)), 0)::float8
+          FROM (SELECT created_at FROM :"schema".outbox
+                 WHERE next_attempt_at <= statement_timestamp()
+                 ORDER BY next_attempt_at LIMIT 1) AS o) AS oldest_seconds;
+
+-- dead_selected --
+-- Fragment: which dead letters an operator means. A selection that is null selects all.
+(%(ids)s::bigint[] IS NULL OR d.id = ANY(%(ids)s::bigint[]))
+AND (%(event_type)s::text IS NULL OR d.event_type LIKE %(event_type)s::text)
+AND (%(reason)s::text IS NULL OR d.reason = %(reason)s::text)
+AND (%(older_than)s::interval IS NULL OR d.died_at < statement_timestamp() - %(older_than)s::interval)
+
+-- replayed_columns --
+-- Fragment: what a message keeps when it enters the outbox again. Its id is new: it goes to the end of its key.
+event_id, schema_version, event_type, aggregate_type, aggregate_id, ordering_key, exchange, routing_key, payload,
+content_type, content_encoding, headers, properties, declarations, context, dedup_key, created_at
+
+-- replay_dead --
+-- Dead letters go back into the outbox, in their old order, as new rows of the relay with no attempt spent. A message
+-- whose dedup_key is pending again (or is selected twice) stays where it is: the outbox holds its successor. An expiry
+-- that has passed is dropped: whoever replays an expired message wants it sent. Returns how many were looked at, how
+-- many went back, and where to go on.
+WITH chosen AS MATERIALIZED (
+    SELECT d.id, d.dedup_key FROM :"schema".outbox_dead_letter AS d
+     WHERE d.id > %(after)s AND d.id <= %(up_to)s AND :dead_selected
+     ORDER BY d.id
+     LIMIT %(batch_size)s
+), gone AS (
+    DELETE FROM :"schema".outbox_dead_letter
+     WHERE id = ANY(ARRAY(
+           SELECT max(c.id) FROM chosen AS c
+            WHERE c.dedup_key IS NULL
+               OR NOT EXISTS (SELECT 1 FROM :"schema".outbox AS o WHERE o.dedup_key = c.dedup_key)
+            GROUP BY coalesce('key ' || c.dedup_key, 'id ' || c.id)))
+    RETURNING *
+), replayed AS (
+    INSERT INTO :"schema".outbox (:replayed_columns, expires_at)
+    SELECT :replayed_columns, CASE WHEN expires_at > clock_timestamp() THEN expires_at END FROM gone ORDER BY id
+)
+SELECT (SELECT count(*) FROM chosen), (SELECT count(*) FROM gone), (SELECT max(id) FROM chosen);
+
+-- newest_dead_letter --
+-- The end of a replay: a message that dies again meanwhile comes back with a new id, and must not be met twice.
+SELECT coalesce(max(id), 0) FROM :"schema".outbox_dead_letter;
+
+-- discard_dead --
+-- Dead letters are deleted for good. One batch; a full one means there is more.
+DELETE FROM :"schema".outbox_dead_letter
+ WHERE id = ANY(ARRAY(
+       SELECT d.id FROM :"schema".outbox_dead_letter AS d
+        WHERE :dead_selected
+        ORDER BY d.id
+        LIMIT %(batch_size)s))
+RETURNING id;
+
+-- dead_letters --
+-- What operators see of the dead letters, the newest first: everything but what the message says.
+SELECT d.id, d.event_id::text, d.event_type, d.ordering_key, d.exchange, d.routing_key, d.attempts, d.reason,
+       d.last_error, d.created_at, d.died_at
+  FROM :"schema".outbox_dead_letter AS d
+ WHERE :dead_selected
+ ORDER BY d.died_at DESC, d.id DESC
+ LIMIT %(batch_size)s;

@@ -21,11 +21,11 @@ from collections.abc import Iterable, Sequence
 from time import monotonic
 from typing import Any
 
-import amqp
 from amqp.exceptions import AMQPError, ChannelError
 from amqp.serialization import dumps
 
 from outbox.delivery.amqp_link import Link
+from outbox.delivery.amqp_properties import PropertiesEncoder
 from outbox.delivery.broker_url import address_of
 from outbox.delivery.declarations import Declared, declare
 from outbox.delivery.lane import Envelope, Lane
@@ -68,7 +68,7 @@ class AmqpPublisher:
         self._outcomes: list[Outcome] = []
         self._unconfirmed: list[Message] = []
         self._order = 0
-        self._encoder = amqp.Message()
+        self._properties = PropertiesEncoder()
         self._arguments: dict[tuple[str, str], bytes] = {}
 
     def connect(self) -> None:
@@ -115,7 +115,7 @@ class AmqpPublisher:
             try:
                 self._advance(link)
                 deadline = monotonic() + timeout_seconds
-                while not self._outcomes and self.in_flight and (left := deadline - monotonic()) > 0:
+                while not self._outcomes and self._unanswered() and (left := deadline - monotonic()) > 0:
                     link.wait_readable(min(left, WAIT_SLICE_SECONDS))
                     self._advance(link)
             except Exception as error:
@@ -133,7 +133,7 @@ class AmqpPublisher:
 
     @property
     def in_flight(self) -> int:
-        return len(self._fast or ()) + len(self._careful or ()) + len(self._waiting)
+        return self._unanswered() + len(self._unconfirmed)
 
     def fileno(self) -> int | None:
         return self._link.fileno() if self._link is not None else None
@@ -155,6 +155,9 @@ class AmqpPublisher:
         if (link := self._link) is not None:
             link.close()  # confirms that are on the way still arrive
             self._let_go()
+
+    def _unanswered(self) -> int:
+        return len(self._fast or ()) + len(self._careful or ()) + len(self._waiting)
 
     def _declare_for(self, messages: Iterable[Message]) -> dict[str | bytes, Failure]:
         """Declare what the messages want declared, on a channel of its own; what was refused, with the reason."""
@@ -191,26 +194,24 @@ class AmqpPublisher:
             fast.send(envelope)
 
     def _encode(self, link: Link, message: Message, wire: Wire) -> Envelope:
-        route = (wire.exchange, wire.routing_key)
-        try:
-            arguments = self._arguments.get(route)
-            if arguments is None:
-                if len(self._arguments) >= MAX_REMEMBERED:
-                    self._arguments.clear()
-                arguments = self._arguments[route] = dumps("Bssbb", (0, *route, _MANDATORY, _IMMEDIATE))
-            self._encoder.properties = {**wire.properties, "application_headers": wire.headers}
-            properties: bytes = self._encoder._serialize_properties()
-        except Exception as error:
-            # py-amqp raises whatever struct and the value's methods raise, and quotes the value after this word.
-            reason = str(error).partition("[value")[0]
-            raise UndecodableMessage(f"AMQP cannot carry a name, property or header of it: {reason}") from error
+        arguments = self._arguments.get((wire.exchange, wire.routing_key)) or self._encode_arguments(wire)
+        properties = self._properties.encode(wire)
         if len(properties) + HEADER_FRAME_OVERHEAD > link.frame_max:
             # Sent nevertheless, it would make the broker close the connection.
             raise UndecodableMessage(f"headers and properties of {len(properties)} bytes exceed an AMQP frame")
         self._order += 1
-        return Envelope(
-            self._order, message, wire.properties["message_id"], wire.exchange, arguments, properties
-        )
+        return Envelope(self._order, message, wire.properties["message_id"], wire.exchange, arguments, properties)
+
+    def _encode_arguments(self, wire: Wire) -> bytes:
+        """The arguments of basic.publish: the same for every message of a route."""
+        try:
+            encoded: bytes = dumps("Bssbb", (0, wire.exchange, wire.routing_key, _MANDATORY, _IMMEDIATE))
+        except Exception as error:
+            raise UndecodableMessage("its exchange or routing key is longer than AMQP's 255 bytes") from error
+        if len(self._arguments) >= MAX_REMEMBERED:
+            self._arguments.clear()
+        self._arguments[wire.exchange, wire.routing_key] = encoded
+        return encoded
 
     def _flush(self, link: Link) -> None:
         if self._fast is not None:
@@ -218,7 +219,7 @@ class AmqpPublisher:
         link.flush()
 
     def _send_careful(self, link: Link) -> None:
-        """One message at a time, and none while the fast lane is full of suspects' company."""
+        """The next message of the careful lane, once the one before has its answer."""
         if not self._waiting or link.blocked is not None:
             return
         if self._careful is None:
@@ -232,7 +233,7 @@ class AmqpPublisher:
         """Take what arrived, mend what broke, and send what waits."""
         link.read()
         self._mend_fast(link)
-        self._mend_careful(link)
+        self._mend_careful()
         self._send_careful(link)
         self._check_lateness(link)
 
@@ -248,7 +249,7 @@ class AmqpPublisher:
         lane.confirm_close()
         self._fast = Lane(link, self._answer)
 
-    def _mend_careful(self, link: Link) -> None:
+    def _mend_careful(self) -> None:
         lane = self._careful
         if lane is None or (cause := lane.closed_with) is None:
             return

@@ -31,11 +31,12 @@ from kombu.transport import pyamqp
 
 from outbox.failures import outage
 
-READ_BYTES = 4096  # py-amqp slices its buffer for every frame: larger pieces cost more in copies than they save in calls
+# py-amqp slices its buffer for every frame: larger pieces would cost more in copies than they save in calls.
+READ_BYTES = 4096
 CLOSE_SECONDS = 1.0
 
 
-class ConfirmChannel(pyamqp.Channel):  # type: ignore[misc]  # py-amqp is untyped
+class ConfirmChannel(pyamqp.Channel):
     """A channel in confirm mode. Set `events` for its answers; `closed_with` is why the broker closed it."""
 
     closed_with: Exception | None = None
@@ -48,7 +49,7 @@ class ConfirmChannel(pyamqp.Channel):  # type: ignore[misc]  # py-amqp is untype
             super().dispatch_method(method_sig, payload, content)
 
 
-class _Connection(pyamqp.Connection):  # type: ignore[misc]  # py-amqp is untyped
+class _Connection(pyamqp.Connection):
     blocked_reason: str | None = None
 
     def connect(self, callback: Any = None) -> Any:
@@ -199,4 +200,3 @@ class Link:
         except (BlockingIOError, ssl.SSLWantReadError):
             raise TimeoutError("no answer in time") from None
         return data
-

@@ -18,13 +18,12 @@ from outbox.delivery.wire import Wire
 from outbox.errors import UndecodableMessage
 
 MAX_REMEMBERED = 10_000
-LONGEST_REMEMBERED = 100
+LONGEST_REMEMBERED = 100  # characters; what is longer hardly repeats
 
-_HEADERS = "application_headers"
-_FIRST_FLAG = 1 << 15
 # (name, py-amqp's letter for its type, flag), in the order of the protocol.
-_PROPERTIES = [(name, kind, _FIRST_FLAG >> position) for position, (name, kind) in enumerate(amqp.Message.PROPERTIES)]
-_SCALARS = frozenset({str, int, float, bool, type(None)})
+_PROPERTIES = [(name, kind, 1 << (15 - index)) for index, (name, kind) in enumerate(amqp.Message.PROPERTIES)]
+_NEVER_REPEATS = frozenset({"message_id", "correlation_id"})
+_MAY_REPEAT = frozenset({str, int, bool, type(None)})  # no floats: 0.0 == -0.0
 
 
 class PropertiesEncoder:
@@ -36,23 +35,26 @@ class PropertiesEncoder:
 
     def encode(self, wire: Wire) -> bytes:
         """Flags and values, as they follow the body size in the header frame. Raises UndecodableMessage."""
-        flags = 0
-        pieces = [b""]
-        given = wire.properties
         try:
-            for name, kind, flag in _PROPERTIES:
-                if name == _HEADERS:
-                    piece = self._table(wire.headers)
-                elif (value := given.get(name)) is None:
-                    continue
-                else:
-                    piece = self._values.get((kind, value)) or self._value(kind, value)
-                flags |= flag
-                pieces.append(piece)
+            return self._encode(wire.headers, wire.properties)
         except Exception as error:
             # py-amqp raises whatever struct and the value's methods raise, and quotes the value after this word.
             reason = str(error).partition("[value")[0]
             raise UndecodableMessage(f"AMQP cannot carry a property or header of it: {reason}") from error
+
+    def _encode(self, headers: dict[str, Any], properties: dict[str, Any]) -> bytes:
+        flags = 0
+        pieces = [b""]
+        for name, kind, flag in _PROPERTIES:
+            if kind == "F":
+                pieces.append(self._table(headers))
+            elif (value := properties.get(name)) is None:
+                continue
+            elif name in _NEVER_REPEATS:
+                pieces.append(dumps(kind, (value,)))
+            else:
+                pieces.append(self._values.get((kind, value)) or self._value(kind, value))
+            flags |= flag
         pieces[0] = pack(">H", flags)
         return b"".join(pieces)
 
@@ -64,9 +66,21 @@ class PropertiesEncoder:
         return encoded
 
     def _table(self, headers: dict[str, Any]) -> bytes:
-        known = self._items
-        items = b"".join(
-            [known.get((key, type(value), value)) if type(value) in _SCALARS else None or self._item(key, value)
-             for key, value in headers.items()]
-        )
-        return pack(">I", len(items)) + items
+        items = [self._item(key, value) for key, value in headers.items()]
+        encoded = b"".join(items)
+        return pack(">I", len(encoded)) + encoded
+
+    def _item(self, key: str, value: Any) -> bytes:
+        """One entry of the headers: a table of one entry, without the length of the table."""
+        kind = type(value)
+        if kind not in _MAY_REPEAT or (kind is str and len(value) > LONGEST_REMEMBERED):
+            encoded: bytes = dumps("F", ({key: value},))[4:]
+            return encoded
+        entry = (key, kind, value)  # with the type: 1 == True
+        known = self._items.get(entry)
+        if known is None:
+            known = dumps("F", ({key: value},))[4:]
+            if len(self._items) >= MAX_REMEMBERED:
+                self._items.clear()
+            self._items[entry] = known
+        return known

@@ -12,7 +12,7 @@ import socket
 import ssl
 from typing import TYPE_CHECKING, Any
 
-import kombu
+from kombu import connection
 from kombu.transport import TRANSPORT_ALIASES
 
 from outbox.errors import SettingsError
@@ -80,8 +80,9 @@ def address_of(client: Any) -> str:
 
 
 def _client(url: str, options: dict[str, Any]) -> Any:
+    connect: Any = connection.Connection  # untyped
     try:
-        client = kombu.Connection(url, **options)
+        client = connect(url, **options)
         client.transport_cls  # noqa: B018  loads the transport's module, and so finds a missing library now
     except ImportError as error:
         raise SettingsError(f"broker_url needs a library that is not installed: {error}") from None

@@ -10,10 +10,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from kombu import Exchange, Queue, binding
+from kombu import entity
 
 from outbox.delivery.wire import parse_json
 from outbox.errors import UndecodableMessage
+
+_entity: Any = entity  # kombu's classes are untyped
 
 # Rows of rpc:// producers name a reply queue of their own: the memory of declarations must not grow without bound.
 MAX_REMEMBERED = 10_000
@@ -43,8 +45,8 @@ class Declared:
 
 def declare(text: str | bytes, channel: Any) -> None:
     """Declare all of it on a kombu channel. Raises what the broker answers, and UndecodableMessage."""
-    for entity in parse_declarations(text):
-        entity.declare(channel=channel)
+    for each in parse_declarations(text):
+        each.declare(channel=channel)
 
 
 def parse_declarations(text: str | bytes) -> list[Any]:
@@ -52,18 +54,20 @@ def parse_declarations(text: str | bytes) -> list[Any]:
     if not isinstance(entries, list):
         raise UndecodableMessage("declarations is not a JSON array")
     try:
-        return [Exchange(**entry) if "type" in entry else _queue(**entry) for entry in entries]
+        return [_entity.Exchange(**entry) if "type" in entry else _queue(**entry) for entry in entries]
     except (TypeError, ValueError) as error:
         raise UndecodableMessage(f"declarations has an entry that is no queue: {type(error).__name__}") from error
 
 
 def _queue(exchange: Any = None, bindings: Any = None, **attributes: Any) -> Any:
-    return Queue(exchange=_exchange(exchange), bindings=[_binding(**each) for each in bindings or ()], **attributes)
+    return _entity.Queue(
+        exchange=_exchange(exchange), bindings=[_binding(**each) for each in bindings or ()], **attributes
+    )
 
 
 def _binding(exchange: Any = None, **attributes: Any) -> Any:
-    return binding(_exchange(exchange), **attributes)
+    return _entity.binding(_exchange(exchange), **attributes)
 
 
 def _exchange(given: Any) -> Any:
-    return Exchange(**given) if isinstance(given, dict) else Exchange(given or "")
+    return _entity.Exchange(**given) if isinstance(given, dict) else _entity.Exchange(given or "")

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from itertools import takewhile
 from time import monotonic
 from typing import Any, NamedTuple
 
@@ -141,7 +142,7 @@ class Lane:
         if not multiple:
             self._settle_one(tag, refusal)
             return
-        for confirmed in [each for each in self._in_flight if each <= tag]:
+        for confirmed in list(takewhile(lambda each: each <= tag, self._in_flight)):
             self._settle_one(confirmed, refusal)
 
     def _settle_one(self, tag: int, refusal: Failure | None) -> None:

@@ -6,8 +6,9 @@ from `take_unconfirmed` with an unknown fate. Nothing is retried in here, and no
 
     publisher.connect()
     publisher.publish(messages, now)
+    outcomes = publisher.collect(0)
     while publisher.in_flight:
-        outcomes = publisher.collect(1)
+        outcomes += publisher.collect(1)
 
 `open_publisher` picks the implementation by the URL: pipelined publisher confirms for AMQP, one by one for every other
 transport that kombu knows.
@@ -49,15 +50,15 @@ class Publisher(Protocol):
         A row that cannot be sent becomes an Outcome like any other. Call `collect(0)` afterwards: some outcomes are
         ready at once, and `fileno` does not tell of them. Raises BrokerOutage
 
-        - when the connection is lost or was not there: then nothing is in flight any more, and everything without an
-          outcome, these messages included, is in `take_unconfirmed`;
+        - when the connection is lost or was not there: then everything without an outcome, these messages included, is
+          in `take_unconfirmed`;
         - while `blocked`: then nothing was sent, these messages are in `take_unconfirmed`, and the connection with
           what is in flight lives on.
         """
 
     def collect(self, timeout_seconds: float) -> list[Outcome]:
         """
-        The outcomes that arrived; waits for the first one, but not when nothing is in flight.
+        The outcomes that arrived; waits for the first one, but not when there is none to wait for.
 
         Raises BrokerOutage on a lost connection, once the outcomes that came before the loss are handed out. A message
         that gets no answer within the send timeout counts as a lost connection, unless the broker is `blocked`.
@@ -68,7 +69,7 @@ class Publisher(Protocol):
 
     @property
     def in_flight(self) -> int:
-        """Messages whose outcome is still to arrive."""
+        """Messages that came back in neither way yet; those that wait in `take_unconfirmed` count."""
 
     def fileno(self) -> int | None:
         """For select(): readable means call `collect(0)`. None: not connected, or a transport that answers at once."""

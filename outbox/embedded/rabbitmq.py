@@ -17,9 +17,9 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 from outbox.embedded.process import EmbeddedServerError, ServerProcess, accepts_connections, free_port
 from outbox.embedded.server import EmbeddedServer
@@ -43,6 +43,8 @@ CONFIGURATION: Mapping[str, str] = {
 
 MISSING = "no RabbitMQ here: install it with `python -m outbox.embedded.rabbitmq --install` (root, Debian or Ubuntu)"
 CTL_SECONDS = 60
+POLICY_FILE = Path("/usr/sbin/policy-rc.d")
+DENY_START = "#!/bin/sh\nexit 101\n"
 
 
 def find_rabbitmq() -> Path | None:
@@ -159,16 +161,29 @@ class RabbitMQ(EmbeddedServer):
 
 
 def install_rabbitmq() -> None:
-    """Install Debian's rabbitmq-server. Its service is not started: a private policy-rc.d says no."""
+    """Install Debian's rabbitmq-server. The service it brings is neither started now nor enabled for the next boot."""
     if os.geteuid() != 0 or shutil.which("apt-get") is None:
-        raise EmbeddedServerError("RabbitMQ cannot be installed: this needs root and apt-get")
-    with TemporaryDirectory() as directory:
-        policy = Path(directory, "policy-rc.d")
-        policy.write_text("#!/bin/sh\nexit 101\n")
-        policy.chmod(0o755)
-        environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive", "POLICYRCD": str(policy)}
-        for command in (["update"], ["install", "-y", "--no-install-recommends", "rabbitmq-server"]):
+        raise EmbeddedServerError("RabbitMQ cannot be installed here: that needs root and apt-get")
+    environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
+    package = "rabbitmq-server"
+    with services_held_back(POLICY_FILE):
+        for command in (["update"], ["install", "-y", "--no-install-recommends", package]):
             subprocess.run(["apt-get", "-q", *command], env=environment, check=True, stdout=subprocess.DEVNULL)
+    subprocess.run(["update-rc.d", package, "disable"], env=environment, check=False, capture_output=True)
+
+
+@contextmanager
+def services_held_back(policy_file: Path) -> Iterator[None]:
+    """Debian asks this file before a package starts its service. Where the machine has one, that one decides."""
+    if policy_file.exists():
+        yield
+        return
+    try:
+        policy_file.write_text(DENY_START)
+        policy_file.chmod(0o755)
+        yield
+    finally:
+        policy_file.unlink(missing_ok=True)
 
 
 def main(arguments: list[str]) -> int:

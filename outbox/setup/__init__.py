@@ -6,7 +6,15 @@ its slot is gone. Nothing here prints; wrong databases come out as SetupError, i
 """
 
 from outbox.setup.apply import apply_step, create_slot, drop_slot
-from outbox.setup.facts import Facts, PublicationShape, SlotState, publication_problem, read_facts, slot_state
+from outbox.setup.facts import (
+    Facts,
+    PublicationShape,
+    SlotState,
+    applied_migrations,
+    publication_problem,
+    read_facts,
+    slot_state,
+)
 from outbox.setup.plan import Step, Target, as_script, plan_setup, plan_teardown, slot_problem
 
 __all__ = [
@@ -15,6 +23,7 @@ __all__ = [
     "SlotState",
     "Step",
     "Target",
+    "applied_migrations",
     "apply_step",
     "as_script",
     "create_slot",

@@ -7,13 +7,13 @@ there. A refusal of the database becomes a SetupError with what the step needs.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, LiteralString
 
 import psycopg
 
 from outbox.errors import DatabaseError, SetupError
 from outbox.setup.facts import applied_migrations
-from outbox.setup.plan import FAILOVER_SERVER, Step
+from outbox.setup.plan import FAILOVER_SERVER, REPLICATION, Step
 from outbox.sqlfiles import script
 from outbox.store import Store, database_errors
 
@@ -45,7 +45,7 @@ def apply_step(store: Store, step: Step) -> str:
     return step.outcome
 
 
-def create_slot(connection: psycopg.Connection[Any], slot: str, failover: bool) -> None:
+def create_slot(connection: psycopg.Connection[Any], slot: str, failover: bool = False) -> None:
     """
     Create the relay's slot. Waits for the transactions that are running now to end.
 
@@ -63,12 +63,12 @@ def drop_slot(connection: psycopg.Connection[Any], slot: str) -> None:
     _run(connection, script("setup/drop_slot.sql", slot=slot), f"drop the slot {slot}")
 
 
-def _run(connection: psycopg.Connection[Any], sql: Any, what: str) -> None:
+def _run(connection: psycopg.Connection[Any], sql: LiteralString, what: str) -> None:
     try:
         with database_errors():
             connection.execute(sql)
     except DatabaseError as error:
-        raise _explained(error, what, "a role with the REPLICATION attribute") from error
+        raise _explained(error, what, REPLICATION) from error
 
 
 def _migrate(store: Store, step: Step) -> str:

@@ -66,7 +66,7 @@ class SlotState:
 
     @property
     def lost(self) -> str | None:
-        """Why nothing can be read from it any more, or None."""
+        """Why nothing can be read from it any more, in the server's words where it has some; None when all is well."""
         if self.invalidation_reason:
             return self.invalidation_reason
         if self.wal_status == "lost":
@@ -121,7 +121,7 @@ def applied_migrations(store: Store) -> frozenset[int]:
         return frozenset(version for (version,) in _rows(store, "applied_migrations"))
     except DatabaseError as error:
         raise SetupError(
-            f"cannot read which migrations the schema {schema} has ({error}): run set-up as the owner of its tables",
+            f"cannot read which migrations the schema {schema} has ({error}): this takes SELECT on outbox_migration",
             sqlstate=error.sqlstate,
         ) from error
 

@@ -18,6 +18,7 @@ from outbox.sqlfiles import Migration, script
 
 OLDEST_SERVER = 14
 FAILOVER_SERVER = 17
+REPLICATION = "a role with the REPLICATION attribute"
 
 Kind = Literal["server", "migration", "handover", "publication", "slot", "hand over", "tables"]
 
@@ -70,33 +71,7 @@ def plan_setup(facts: Facts, target: Target, migrations: Iterable[Migration]) ->
 
 def plan_teardown(facts: Facts, target: Target, *, drop_tables: bool) -> list[Step]:
     """The way back. Tables stay unless told otherwise; a slot or publication that is not this outbox's stays too."""
-    steps = []
-    what = f"slot {target.slot}"
-    if facts.slot is None:
-        steps.append(Step("slot", what, "not there"))
-    elif problem := slot_problem(facts.slot, facts.database):
-        steps.append(Step("slot", what, f"left alone: {problem}"))
-    else:
-        sql = script("setup/drop_slot.sql", slot=target.slot)
-        steps.append(Step("slot", what, "dropped", sql, "a role with the REPLICATION attribute"))
-    what = f"publication {target.publication}"
-    if facts.publication is None:
-        steps.append(Step("publication", what, "not there"))
-    elif facts.publication.tables not in ([], [f"{target.schema}.outbox"]):
-        problem = facts.publication.problem(target.schema, target.publication) or ""
-        steps.append(Step("publication", what, f"left alone: {problem}"))
-    else:
-        sql = script("setup/drop_publication.sql", publication=target.publication)
-        steps.append(Step("publication", what, "dropped", sql, "to own the publication"))
-    what = f"tables of the schema {target.schema}"
-    if not drop_tables:
-        steps.append(Step("tables", what, "kept" if facts.tables else "not there"))
-    elif not facts.tables:
-        steps.append(Step("tables", what, "not there"))
-    else:
-        sql = script("setup/drop_tables.sql", schema=target.schema)
-        steps.append(Step("tables", what, "dropped", sql, "to own the tables"))
-    return steps
+    return [_drop_slot(facts, target), _drop_publication(facts, target), _drop_tables(facts, target, drop_tables)]
 
 
 def slot_problem(slot: SlotState, database: str) -> str | None:
@@ -187,7 +162,7 @@ def _publication_steps(facts: Facts, target: Target) -> list[Step]:
 
 def _slot_steps(facts: Facts, target: Target) -> list[Step]:
     what = f"slot {target.slot}"
-    needs = "a role with the REPLICATION attribute"
+    needs = REPLICATION
     if facts.slot is not None and facts.slot.lost is None:
         return [Step("slot", what, "already there")]
     steps = []
@@ -200,3 +175,33 @@ def _slot_steps(facts: Facts, target: Target) -> list[Step]:
     hand_over = script("setup/hand_over.sql", schema=target.schema)
     steps.append(Step("hand over", "rows from before the slot", "", hand_over, "UPDATE on the table outbox"))
     return steps
+
+
+def _drop_slot(facts: Facts, target: Target) -> Step:
+    what = f"slot {target.slot}"
+    if facts.slot is None:
+        return Step("slot", what, "not there")
+    if problem := slot_problem(facts.slot, facts.database):
+        return Step("slot", what, f"left alone: {problem}")
+    return Step("slot", what, "dropped", script("setup/drop_slot.sql", slot=target.slot), REPLICATION)
+
+
+def _drop_publication(facts: Facts, target: Target) -> Step:
+    what = f"publication {target.publication}"
+    if facts.publication is None:
+        return Step("publication", what, "not there")
+    if facts.publication.all_tables or facts.publication.tables not in ([], [f"{target.schema}.outbox"]):
+        return Step("publication", what, f"left alone: {facts.publication.problem(target.schema, target.publication)}")
+    sql = script("setup/drop_publication.sql", publication=target.publication)
+    return Step("publication", what, "dropped", sql, "to own the publication")
+
+
+def _drop_tables(facts: Facts, target: Target, wanted: bool) -> Step:
+    what = f"tables of the schema {target.schema}"
+    if not facts.tables:
+        return Step("tables", what, "not there")
+    if not wanted:
+        return Step("tables", what, "kept")
+    if "outbox_migration" not in facts.tables:
+        raise SetupError(f"the schema {target.schema} has tables of other programs: nothing was dropped")
+    return Step("tables", what, "dropped", script("setup/drop_tables.sql", schema=target.schema), "to own the tables")

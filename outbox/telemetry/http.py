@@ -15,6 +15,7 @@ from __future__ import annotations
 import errno
 import json
 import socket
+import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -25,6 +26,7 @@ from io import BytesIO
 from socketserver import ThreadingTCPServer
 from typing import Any
 
+from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import choose_encoder
 
 from outbox.errors import OutboxError, SettingsError
@@ -100,8 +102,7 @@ class HttpServer:
     def _answer(self, path: str, accept: str) -> Answer:
         match path:
             case "/metrics":
-                encode, content_type = choose_encoder(accept)
-                return HTTPStatus.OK, content_type, encode(self._metrics.registry)
+                return _exposition(self._metrics.registry, accept)
             case "/healthz":
                 return _verdict(*self._health.healthz())
             case "/readyz":
@@ -182,7 +183,7 @@ class _Listener(ThreadingTCPServer):
             pass
 
     def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ARG002
-        log.debug("http_connection_failed", exc_info=True)
+        log.debug("http_connection_failed", error=type(sys.exception()).__name__)
 
     def _cut_longest_idle(self) -> bool:
         with self._lock:
@@ -280,6 +281,16 @@ class _Handler(BaseHTTPRequestHandler):
 
     def log_request(self, code: int | str = "-", size: int | str = "-") -> None:  # noqa: ARG002
         log.debug("http_request", method=self.command, path=getattr(self, "path", "")[:100], status=int(code))
+
+
+def _exposition(registry: CollectorRegistry, accept: str) -> Answer:
+    try:
+        encode, content_type = choose_encoder(accept)
+        body = encode(registry)
+    except (TypeError, ValueError):  # a version that is not made of numbers
+        encode, content_type = choose_encoder("")
+        body = encode(registry)
+    return HTTPStatus.OK, content_type, body
 
 
 def _verdict(ok: bool, facts: Mapping[str, object]) -> Answer:

@@ -50,7 +50,7 @@ def configure_sentry(dsn: SecretStr | None, *, service: str, release: str) -> Er
             dsn=dsn.get_secret_value(),
             release=release,
             before_send=_scrub,
-            send_default_pii=False,
+            # That no personal data is sent is the SDK's default; newer versions deprecate saying so.
             include_local_variables=False,
             # Integrations would add the command line, with its passwords, and patch what others use.
             default_integrations=False,
@@ -58,6 +58,7 @@ def configure_sentry(dsn: SecretStr | None, *, service: str, release: str) -> Er
             auto_session_tracking=False,
             enable_backpressure_handling=False,
             max_breadcrumbs=0,
+            spotlight=False,
             in_app_include=list(OUR_PACKAGES),
         )
     except BadDsn:  # its text can quote the DSN, and so its key

@@ -28,11 +28,23 @@ ACCEPTED = (
 
 # Top-level package of the handle's class -> the names that are handles -> the adapter.
 _ADAPTERS = {
+    "asyncpg": {"Connection": "asyncpg.ADAPTER", "PoolConnectionProxy": "asyncpg.ADAPTER"},
+    "builtins": {"str": "django.ADAPTER"},
+    "django": {"BaseDatabaseWrapper": "django.ADAPTER", "ConnectionProxy": "django.ADAPTER"},
     "psycopg": {
         "Connection": "psycopg3.SYNC",
         "Cursor": "psycopg3.SYNC",
         "AsyncConnection": "psycopg3.ASYNC",
         "AsyncCursor": "psycopg3.ASYNC",
+    },
+    "psycopg2": {"connection": "psycopg2.ADAPTER", "cursor": "psycopg2.ADAPTER"},
+    "sqlalchemy": {
+        "Connection": "sqlalchemy.SYNC",
+        "Session": "sqlalchemy.SYNC",
+        "scoped_session": "sqlalchemy.SYNC",
+        "AsyncConnection": "sqlalchemy.ASYNC",
+        "AsyncSession": "sqlalchemy.ASYNC",
+        "async_scoped_session": "sqlalchemy.ASYNC",
     },
 }
 
@@ -45,7 +57,7 @@ class Adapter(Protocol):
     def execute(self, handle: Any, statement: Statement, parameters: Parameters, guard: Guard) -> Any:
         """Run a statement that writes. The number of rows, or -1 where the driver cannot tell yet."""
 
-    def fetch(self, handle: Any, statement: Statement, parameters: Parameters) -> Any:
+    def fetch(self, handle: Any, statement: Statement, parameters: Parameters, guard: Guard) -> Any:
         """Run a statement that reads. The rows, as tuples."""
 
 
@@ -54,7 +66,7 @@ Rows = Sequence[tuple[Any, ...]]
 
 def adapter_for(handle: object) -> Adapter:
     """The adapter of a handle; TypeError that lists what is accepted."""
-    adapter = _adapter_for_class(type(handle))
+    adapter = _adapter_for_class(type(handle))  # type: ignore[arg-type]  # classes are hashable, whatever typeshed says
     if adapter is None:
         name = f"{type(handle).__module__}.{type(handle).__qualname__}"
         raise TypeError(f"{name} is not a handle; accepted are: " + "; ".join(ACCEPTED))

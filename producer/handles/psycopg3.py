@@ -42,9 +42,11 @@ class Psycopg:
         with psycopg.Cursor(connection) as cursor:
             return cursor.execute(statement.binary, parameters).rowcount
 
-    def fetch(self, handle: Any, statement: Statement, parameters: Parameters) -> Rows:
-        with psycopg.Cursor(connection_of(handle), row_factory=tuple_row) as cursor:
-            return cursor.execute(statement.pyformat, parameters).fetchall()
+    def fetch(self, handle: Any, statement: Statement, parameters: Parameters, guard: Guard) -> Rows:
+        connection = connection_of(handle)
+        guard(in_transaction(connection))
+        with psycopg.Cursor(connection, row_factory=tuple_row) as cursor:
+            return cursor.execute(statement.binary, parameters).fetchall()
 
 
 class AsyncPsycopg:
@@ -56,9 +58,11 @@ class AsyncPsycopg:
         async with psycopg.AsyncCursor(connection) as cursor:
             return (await cursor.execute(statement.binary, parameters)).rowcount
 
-    async def fetch(self, handle: Any, statement: Statement, parameters: Parameters) -> Rows:
-        async with psycopg.AsyncCursor(connection_of(handle), row_factory=tuple_row) as cursor:
-            return await (await cursor.execute(statement.pyformat, parameters)).fetchall()
+    async def fetch(self, handle: Any, statement: Statement, parameters: Parameters, guard: Guard) -> Rows:
+        connection = connection_of(handle)
+        guard(in_transaction(connection))
+        async with psycopg.AsyncCursor(connection, row_factory=tuple_row) as cursor:
+            return await (await cursor.execute(statement.binary, parameters)).fetchall()
 
 
 SYNC: Adapter = Psycopg()

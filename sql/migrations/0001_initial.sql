@@ -73,7 +73,7 @@ CREATE INDEX outbox_due ON :"schema".outbox (next_attempt_at);
 CREATE INDEX outbox_key_order ON :"schema".outbox (ordering_key, id) WHERE ordering_key IS NOT NULL;
 -- unpark_heads: rows that wait behind the head of their key. A healthy outbox has none.
 CREATE INDEX outbox_parked ON :"schema".outbox (ordering_key, id) WHERE next_attempt_at = 'infinity';
--- expire_due: messages that can expire.
+-- expire: messages that can expire.
 CREATE INDEX outbox_expiry ON :"schema".outbox (expires_at) WHERE expires_at IS NOT NULL;
 -- enqueue: at most one pending message per dedup_key.
 CREATE UNIQUE INDEX outbox_dedup ON :"schema".outbox (dedup_key) WHERE dedup_key IS NOT NULL;

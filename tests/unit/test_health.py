@@ -182,7 +182,7 @@ def test_a_path_that_belongs_to_somebody_else_is_refused_and_left_alone(what: st
         case _:
             path.write_text("a file")
             path = path / "alive"
-    with pytest.raises(SettingsError, match="^liveness_file: "), Health(liveness_file=path):
+    with pytest.raises(SettingsError, match=r"^liveness_file: "), Health(liveness_file=path):
         pass
     assert (tmp_path / "precious").exists()
 

@@ -24,29 +24,66 @@ from outbox.telemetry.metrics import (
     destination,
 )
 
-DOCUMENTED = """
-    outbox_messages_enqueued_total outbox_messages_published_total outbox_publish_failures_total
-    outbox_messages_deferred_total outbox_messages_dead_lettered_total outbox_message_age_seconds
-    outbox_publish_seconds outbox_settle_seconds outbox_claim_seconds outbox_pending outbox_retrying outbox_dead
-    outbox_oldest_pending_seconds outbox_relay_active outbox_relay_in_flight outbox_blocked_keys outbox_breaker_open
-    outbox_replication_lag_bytes outbox_slot_retained_bytes outbox_slot_safe_wal_bytes outbox_slot_status
-""".split()
+DOCUMENTED = [
+    "outbox_messages_enqueued_total",
+    "outbox_messages_published_total",
+    "outbox_publish_failures_total",
+    "outbox_messages_deferred_total",
+    "outbox_messages_dead_lettered_total",
+    "outbox_message_age_seconds",
+    "outbox_publish_seconds",
+    "outbox_settle_seconds",
+    "outbox_claim_seconds",
+    "outbox_pending",
+    "outbox_retrying",
+    "outbox_dead",
+    "outbox_oldest_pending_seconds",
+    "outbox_relay_active",
+    "outbox_relay_in_flight",
+    "outbox_blocked_keys",
+    "outbox_breaker_open",
+    "outbox_replication_lag_bytes",
+    "outbox_slot_retained_bytes",
+    "outbox_slot_safe_wal_bytes",
+    "outbox_slot_status",
+]
 
 
 def exported(metrics: Metrics) -> dict[str, dict[tuple[str, ...], float]]:
-    """Every sample by its name and label values, as a scraper would read them."""
+    """Every sample by its name and its label values in the catalogue's order, as a scraper would read them."""
+    order = {spec.name: spec.labels for spec in CATALOGUE}
     samples: dict[str, dict[tuple[str, ...], float]] = {}
     for family in text_string_to_metric_families(generate_latest(metrics.registry).decode()):
         samples.setdefault(family.name, {})
         for sample in family.samples:
-            samples.setdefault(sample.name, {})[tuple(sample.labels.values())] = sample.value
+            labels = tuple(sample.labels[name] for name in order.get(sample.name) or sample.labels)
+            samples.setdefault(sample.name, {})[labels] = sample.value
     return samples
 
 
 def message(exchange: str, routing_key: str) -> Message:
     return Message(
-        *(1, "id", 1, "order.placed", None, None, None, exchange, routing_key),
-        *(b"", "application/json", "utf-8", "{}", "{}", None, None, 0, None, 0, 0, "relay"),
+        id=1,
+        event_id="00000000-0000-0000-0000-000000000001",
+        schema_version=1,
+        event_type="order.placed",
+        aggregate_type=None,
+        aggregate_id=None,
+        ordering_key=None,
+        exchange=exchange,
+        routing_key=routing_key,
+        payload=b"",
+        content_type="application/json",
+        content_encoding="utf-8",
+        headers="{}",
+        properties="{}",
+        declarations=None,
+        context=None,
+        created_at=0,
+        expires_at=None,
+        next_attempt_at=0,
+        attempts=0,
+        owner="relay",
     )
 
 
@@ -177,10 +214,12 @@ def test_a_negative_age_counts_as_zero_so_that_the_sum_never_falls() -> None:
 
 def test_observations_from_several_threads_are_all_counted() -> None:
     metrics = Metrics("cdc-relay")
-    threads = [
-        threading.Thread(target=lambda: [metrics.publish_seconds.observe_many([0.001] * 50) for _ in range(100)])
-        for _ in range(4)
-    ]
+
+    def observe() -> None:
+        for _ in range(100):
+            metrics.publish_seconds.observe_many([0.001] * 50)
+
+    threads = [threading.Thread(target=observe) for _ in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:

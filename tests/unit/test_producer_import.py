@@ -9,9 +9,9 @@ import sys
 import pytest
 
 HEAVY = {
-    "aio_pika", "alembic", "amqp", "asyncpg", "celery", "click", "django", "kombu", "opentelemetry", "prometheus_client",
-    "psycopg", "psycopg2", "pydantic", "pydantic_settings", "pytest", "redis", "rich", "sentry_sdk", "sqlalchemy",
-    "structlog",
+    "aio_pika", "alembic", "amqp", "asyncpg", "celery", "click", "django", "kombu", "opentelemetry",
+    "prometheus_client", "psycopg", "psycopg2", "pydantic", "pydantic_settings", "pytest", "redis", "rich",
+    "sentry_sdk", "sqlalchemy", "structlog",
 }  # fmt: skip
 
 

@@ -1,0 +1,24 @@
+"""asyncpg: a connection, or one that was acquired from a pool."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from producer.handles import Adapter, Guard, Rows
+from producer.statement import Parameters, Statement
+
+
+class Asyncpg:
+    is_async = True
+
+    async def execute(self, handle: Any, statement: Statement, parameters: Parameters, guard: Guard) -> int:
+        guard(handle.is_in_transaction())
+        status: str = await handle.execute(statement.numeric, *statement.arguments(parameters))
+        return int(status.rpartition(" ")[2])  # "INSERT 0 1"
+
+    async def fetch(self, handle: Any, statement: Statement, parameters: Parameters, guard: Guard) -> Rows:
+        guard(handle.is_in_transaction())
+        return [tuple(row) for row in await handle.fetch(statement.numeric, *statement.arguments(parameters))]
+
+
+ADAPTER: Adapter = Asyncpg()

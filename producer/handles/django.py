@@ -1,0 +1,48 @@
+"""
+Django: a database alias ('default'), `django.db.connection` or one of `django.db.connections`.
+
+The statement goes through Django's own cursor, so that its query log, its instrumentation and its transaction
+management see it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from producer.handles import Adapter, Guard, Rows
+from producer.statement import Parameters, Statement
+
+
+def connection_of(handle: Any) -> Any:
+    """The connection of an alias; a connection itself. It must be PostgreSQL."""
+    from django.db import connections
+
+    connection = connections[handle] if isinstance(handle, str) else handle
+    if connection.vendor != "postgresql":
+        raise TypeError(f"the outbox lives in PostgreSQL, and {connection.alias!r} is {connection.vendor}")
+    return connection
+
+
+def in_transaction(connection: Any) -> bool:
+    return bool(connection.in_atomic_block or not connection.get_autocommit())
+
+
+class Django:
+    is_async = False
+
+    def execute(self, handle: Any, statement: Statement, parameters: Parameters, guard: Guard) -> int:
+        connection = connection_of(handle)
+        guard(in_transaction(connection))
+        with connection.cursor() as cursor:
+            cursor.execute(statement.pyformat, parameters)
+            return int(cursor.rowcount)
+
+    def fetch(self, handle: Any, statement: Statement, parameters: Parameters, guard: Guard) -> Rows:
+        connection = connection_of(handle)
+        guard(in_transaction(connection))
+        with connection.cursor() as cursor:
+            cursor.execute(statement.pyformat, parameters)
+            return list(cursor.fetchall())
+
+
+ADAPTER: Adapter = Django()

@@ -1,0 +1,40 @@
+"""psycopg2: a connection or a cursor. A statement runs on a cursor of its own, so that results are left alone."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from typing import Any
+
+from producer.handles import Adapter, Guard, Rows
+from producer.statement import Parameters, Statement
+
+IDLE = 0  # psycopg2.extensions.TRANSACTION_STATUS_IDLE
+
+
+def connection_of(handle: Any) -> Any:
+    return getattr(handle, "connection", handle)
+
+
+def in_transaction(connection: Any) -> bool:
+    return not connection.autocommit or connection.get_transaction_status() != IDLE
+
+
+class Psycopg2:
+    is_async = False
+
+    def execute(self, handle: Any, statement: Statement, parameters: Parameters, guard: Guard) -> int:
+        connection = connection_of(handle)
+        guard(in_transaction(connection))
+        with closing(connection.cursor()) as cursor:
+            cursor.execute(statement.pyformat, parameters)
+            return int(cursor.rowcount)
+
+    def fetch(self, handle: Any, statement: Statement, parameters: Parameters, guard: Guard) -> Rows:
+        connection = connection_of(handle)
+        guard(in_transaction(connection))
+        with closing(connection.cursor()) as cursor:
+            cursor.execute(statement.pyformat, parameters)
+            return [tuple(row) for row in cursor.fetchall()]
+
+
+ADAPTER: Adapter = Psycopg2()

@@ -1,0 +1,85 @@
+"""
+Report: what the scheduler tells of its deliveries, in logs and metrics.
+
+An event about a message is logged with the context that its producer stored in the row, and never with its payload.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import structlog
+
+from outbox.failures import Failure
+from outbox.message import Message
+from outbox.store import Burial
+from outbox.telemetry.logs import get_logger
+from outbox.telemetry.metrics import Metrics, destination
+from retry_scheduler.claim import Batch
+from retry_scheduler.verdicts import Refused, Verdicts
+
+log = get_logger(__name__)
+
+
+class Report:
+    def __init__(self, metrics: Metrics) -> None:
+        self._metrics = metrics
+        self.delivered = 0
+        self.failed = 0
+        self.buried = 0
+        self.deferred = 0
+
+    def verdicts(self, batch: Batch, verdicts: Verdicts, server_time: int) -> None:
+        """Some of a batch's messages have met their fate."""
+        confirmed = verdicts.confirmed
+        self.delivered += len(confirmed)
+        self._metrics.published(map(destination, confirmed))
+        self._metrics.publish_seconds.observe_many(verdicts.publish_seconds)
+        self._metrics.message_age.observe_many([(server_time - message.created_at) / 1e6 for message in confirmed])
+        for refused in verdicts.refused:
+            self._refused(refused)
+        if verdicts.deferred:
+            self.deferred += len(verdicts.deferred)
+            self._metrics.deferred(len(verdicts.deferred))
+        log.debug(
+            "delivered",
+            claim=batch.claim,
+            confirmed=len(confirmed),
+            refused=len(verdicts.refused),
+            deferred=len(verdicts.deferred),
+            released=len(verdicts.released),
+        )
+
+    def outage(self, failure: Failure) -> None:
+        """The broker is away; once for each time it was noticed."""
+        self._metrics.failed(failure)
+        log.warning("broker_outage", error=failure.error, reason=failure.text, hint=failure.hint)
+
+    def _refused(self, refused: Refused) -> None:
+        message, failure, decision = refused
+        if failure is not None:
+            self._metrics.failed(failure)
+        attempts = message.attempts + (decision.spent if isinstance(decision, Burial) else 1)
+        with _context_of(message):
+            event = log.bind(**message.describe(), attempts=attempts, error=decision.error)
+            if isinstance(decision, Burial):
+                self.buried += 1
+                self._metrics.dead_lettered(decision.reason, message.event_type)
+                event.error("buried", reason=decision.reason, hint=failure.hint if failure else None)
+            else:
+                self.failed += 1
+                hint = failure.hint if failure else None
+                event.warning("failed", backoff_seconds=round(decision.backoff_seconds, 1), hint=hint)
+
+
+@contextmanager
+def _context_of(message: Message) -> Iterator[None]:
+    """The structlog context of the row, bound. One that is no JSON object is left out: a log stops no delivery."""
+    try:
+        context = json.loads(message.context) if message.context else {}
+    except ValueError:
+        context = {}
+    with structlog.contextvars.bound_contextvars(**(context if isinstance(context, dict) else {})):
+        yield

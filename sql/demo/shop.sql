@@ -1,0 +1,7 @@
+-- The business of the demo: a table that knows nothing of messages.
+CREATE TABLE shop_order (
+    id          bigint      GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    customer    text        NOT NULL,
+    total_cents integer     NOT NULL,
+    placed_at   timestamptz NOT NULL DEFAULT clock_timestamp()
+);
