@@ -3,8 +3,8 @@ The replication connection: the only module that talks the streaming replication
 
 One thread owns a stream, waits for its socket and calls `read`. After `start`, `read`, `send_status` and `flush` never
 block. Whatever goes wrong on the connection, be it the server's refusal, the end of the stream or a cut cable, is one
-exception: ReplicationError, with the server's SQLSTATE, or None where the server had no say. After it, close the
-stream. Frames that are not the protocol's raise ProtocolError.
+exception: ReplicationError, with the server's SQLSTATE, or None where the server had no say. A refused command may be
+repeated; after any other error, close the stream. Frames that are not the protocol's raise ProtocolError.
 
 A loop looks like this:
 
@@ -94,7 +94,8 @@ class ReplicationStream:
                 options["connect_timeout"] = connect_timeout_seconds
             connection = psycopg.connect(make_conninfo(conninfo, **options), autocommit=True)
         except psycopg.Error as error:
-            raise ReplicationError(f"cannot open a replication connection: {error}", sqlstate=error.sqlstate) from error
+            message = f"cannot open a replication connection: {_one_line(error)}"
+            raise ReplicationError(message, sqlstate=error.sqlstate) from error
         return cls(connection)
 
     def execute(self, command: str, *, timeout_seconds: float | None = 30.0) -> list[tuple[str | None, ...]]:
@@ -216,13 +217,11 @@ class ReplicationStream:
     def _end_copy(self, deadline: float | None) -> None:
         self.flush()
         self._pgconn.put_copy_end()
-        while True:
-            unflushed = self._pgconn.flush() != 0
-            self._pgconn.consume_input()
-            while (size := self._pgconn.get_copy_data(1)[0]) > 0:
-                pass
-            if size < 0 or not self._wait(deadline, write=unflushed):
-                return
+        while self._wait(deadline, write=self._pgconn.flush() != 0):
+            for _ in range(_READINGS_IN_VAIN):
+                self._pgconn.consume_input()
+                if self._skip_messages() < 0:
+                    return
 
     def _run(self, command: str, timeout_seconds: float | None) -> PGresult:
         if "\0" in command:
@@ -253,7 +252,9 @@ class ReplicationStream:
 
     def _wait(self, deadline: float | None, *, write: bool) -> bool:
         """Wait until the socket is ready; false if the deadline came first."""
-        remaining = None if deadline is None else max(0.0, deadline - time.monotonic())
+        remaining = None if deadline is None else deadline - time.monotonic()
+        if remaining is not None and remaining <= 0:
+            return False  # even if it is ready: a server that always has something to say must not keep us
         events = selectors.EVENT_READ | (selectors.EVENT_WRITE if write else 0)
         with selectors.DefaultSelector() as selector:
             selector.register(self._pgconn.socket, events)
@@ -269,14 +270,18 @@ class ReplicationStream:
     def _failure(self, error: psycopg.Error) -> ReplicationError:
         """Why the connection broke: in the words of the server, if they came through, or else in those of libpq."""
         try:
-            while (size := self._pgconn.get_copy_data(1)[0]) > 0:
-                pass
-            if size < 0:
+            if self._skip_messages() < 0:
                 return self._end_of_stream()
         except psycopg.Error:
             pass  # the connection has nothing more to tell
         self._streaming = False
-        return ReplicationError(f"the replication connection is lost: {error}")
+        return ReplicationError(f"the replication connection is lost: {_one_line(error)}")
+
+    def _skip_messages(self) -> int:
+        """Drop the messages that have arrived; negative if they were the last, 0 if more may come."""
+        while (size := self._pgconn.get_copy_data(1)[0]) > 0:
+            pass
+        return size
 
     def _end_of_stream(self) -> ReplicationError:
         self._streaming = False
@@ -329,6 +334,10 @@ def quote_literal(text: str) -> str:
 
 def _deadline(timeout_seconds: float | None) -> float | None:
     return None if timeout_seconds is None else time.monotonic() + timeout_seconds
+
+
+def _one_line(error: psycopg.Error) -> str:
+    return " ".join(str(error).split())
 
 
 def _server_error(result: PGresult) -> ReplicationError:

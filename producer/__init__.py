@@ -10,15 +10,22 @@ Importing this package imports no framework, no database driver and no broker li
 broker: a message is a row, and the services deliver it once the transaction has committed.
 """
 
+from producer.context import Context, get_tracking_ids, tracking
 from producer.event import AGGREGATE, Event
 from producer.events import BatchReceipt, Outbox, OutsideTransactionError, OutsideTransactionWarning, Receipt
+from producer.streams import EventStreams, StoredEvent
 
 __all__ = [
     "AGGREGATE",
     "BatchReceipt",
+    "Context",
     "Event",
+    "EventStreams",
     "Outbox",
     "OutsideTransactionError",
     "OutsideTransactionWarning",
     "Receipt",
+    "StoredEvent",
+    "get_tracking_ids",
+    "tracking",
 ]

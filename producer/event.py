@@ -14,6 +14,7 @@ from enum import Enum
 from typing import Any, Final, Literal
 from uuid import UUID, uuid4
 
+from producer.context import Context
 from producer.encoding import encode_json, encode_payload
 
 Row = dict[str, Any]
@@ -48,17 +49,27 @@ class Event:
     dedup_key: str | None = None
     event_id: UUID | str | None = None
 
-    def row(self, *, exchange: str) -> Row:
-        """The row of this event; `exchange` is for events that name none. TypeError or ValueError if it cannot be."""
+    def row(self, *, exchange: str, context: Context | None = None) -> Row:
+        """
+        The row of this event. TypeError or ValueError if it cannot be.
+
+        exchange  for events that name none
+        context   what travels beside the event's own headers; those win
+        """
+        event_id = parse_event_id(self.event_id)
         aggregate_type, aggregate_id = split_aggregate(self.aggregate)
         payload, content_type, content_encoding = encode_payload(self.payload)
-        headers = dict(self.headers) if self.headers else {}
-        if aggregate_type is not None:
-            headers = {"aggregate_type": aggregate_type, "aggregate_id": aggregate_id, **headers}
+        headers: dict[str, Any] = (
+            {} if aggregate_type is None else {"aggregate_type": aggregate_type, "aggregate_id": aggregate_id}
+        )
+        if context is not None:
+            headers.update(context.headers(event_id))
+        if self.headers:
+            headers.update(self.headers)
         deliver_at, deliver_in_seconds = split_moment("deliver_after", self.deliver_after)
         expires_at, expires_in_seconds = split_moment("expires", self.expires)
         return {
-            "event_id": parse_event_id(self.event_id),
+            "event_id": event_id,
             "event_type": _text("event_type", self.event_type),
             "aggregate_type": aggregate_type,
             "aggregate_id": aggregate_id,
@@ -71,7 +82,7 @@ class Event:
             "headers": encode_json(headers) if headers else "{}",
             "properties": "{}",
             "declarations": None,
-            "context": None,
+            "context": None if context is None else context.log_context(),
             "dedup_key": None if self.dedup_key is None else _text("dedup_key", self.dedup_key, 1, 1000),
             "expires_at": expires_at,
             "expires_in_seconds": expires_in_seconds,

@@ -17,6 +17,7 @@ from uuid import UUID
 
 from outbox.errors import OutboxError
 from outbox.sqlfiles import Queries
+from producer.context import ALL_BUT_LOGS, Context
 from producer.event import AGGREGATE, Aggregate, Event, Row, When, _Default, is_delayed, to_columns
 from producer.handles import adapter_for
 from producer.statement import Statement
@@ -37,8 +38,8 @@ class Receipt(NamedTuple):
 
     event_id: UUID
     """Its identity: the AMQP message_id, by which consumers can deduplicate."""
-    new: bool
-    """False: a message with the same dedup_key is pending, and nothing was written."""
+    new: bool | None
+    """False: a message with the same dedup_key is pending, and nothing was written. None: a pipeline will tell."""
 
 
 class BatchReceipt(NamedTuple):
@@ -46,8 +47,8 @@ class BatchReceipt(NamedTuple):
 
     event_ids: list[UUID]
     """In the order of the messages."""
-    written: int
-    """How many rows were written: fewer than messages where a dedup_key was pending."""
+    written: int | None
+    """How many rows were written: fewer than messages where a dedup_key was pending. None: a pipeline will tell."""
 
 
 class Outbox:
@@ -56,18 +57,25 @@ class Outbox:
 
     exchange             where events go that name no exchange; '' is the broker's default exchange
     schema               the PostgreSQL schema of the outbox tables
+    context              what travels along: traces, tracking ids, log context (see producer.context); None for nothing
     outside_transaction  what a publish outside a transaction does: 'warn' (write, with a warning), 'raise' or 'allow'
 
     An instance is immutable and can be shared between threads and tasks.
     """
 
     def __init__(
-        self, exchange: str = "", *, schema: str = "public", outside_transaction: OutsideTransaction = "warn"
+        self,
+        exchange: str = "",
+        *,
+        schema: str = "public",
+        context: Context | None = ALL_BUT_LOGS,
+        outside_transaction: OutsideTransaction = "warn",
     ) -> None:
         if outside_transaction not in get_args(OutsideTransaction):
             raise ValueError(f"outside_transaction is one of {', '.join(get_args(OutsideTransaction))}")
         self.exchange = exchange
         self.schema = schema
+        self.context = context
         self.outside_transaction = outside_transaction
         queries = Queries(schema)
         self._statements = {name: Statement(queries[name]) for name in _QUERIES}
@@ -117,7 +125,7 @@ class Outbox:
             dedup_key=dedup_key,
             event_id=event_id,
         )
-        return self.enqueue_row(handle, event.row(exchange=self.exchange))
+        return self.enqueue_row(handle, event.row(exchange=self.exchange, context=self.context))
 
     def publish_many(self, handle: Any, messages: Iterable[Event | Mapping[str, Any]]) -> Any:
         """
@@ -126,17 +134,17 @@ class Outbox:
         A message is an Event, or a mapping of its fields. Returns a BatchReceipt, or an awaitable of one.
         """
         events = (message if isinstance(message, Event) else Event(**message) for message in messages)
-        return self.enqueue_rows(handle, [event.row(exchange=self.exchange) for event in events])
+        return self.enqueue_rows(handle, [event.row(exchange=self.exchange, context=self.context) for event in events])
 
     def enqueue_row(self, handle: Any, row: Row) -> Any:
         """Write one row as it is: for adapters that build their own."""
         adapter = adapter_for(handle)
         statement = self._statements["enqueue_delayed" if is_delayed(row) else "enqueue"]
-        written = adapter.execute(handle, statement, row, self._guard)
+        written = adapter.execute(handle, statement, row, self.guard)
         event_id = UUID(row["event_id"])
         if adapter.is_async:
-            return _then(written, lambda count: Receipt(event_id, count != 0))
-        return Receipt(event_id, written != 0)
+            return _then(written, lambda count: Receipt(event_id, _is_new(row, count)))
+        return Receipt(event_id, _is_new(row, written))
 
     def enqueue_rows(self, handle: Any, rows: list[Row]) -> Any:
         """Write many rows as they are."""
@@ -153,13 +161,15 @@ class Outbox:
         if adapter.is_async:
 
             async def write() -> BatchReceipt:
-                counts = [await adapter.execute(handle, *batch, self._guard) for batch in batches]
-                return BatchReceipt(event_ids, sum(counts))
+                counts = [await adapter.execute(handle, *batch, self.guard) for batch in batches]
+                return BatchReceipt(event_ids, _total(counts))
 
             return write()
-        return BatchReceipt(event_ids, sum(adapter.execute(handle, *batch, self._guard) for batch in batches))
+        counts = [adapter.execute(handle, *batch, self.guard) for batch in batches]
+        return BatchReceipt(event_ids, _total(counts))
 
-    def _guard(self, in_transaction: bool) -> None:
+    def guard(self, in_transaction: bool) -> None:
+        """Refuse or warn of what happens outside a transaction, as set."""
         if in_transaction or self.outside_transaction == "allow":
             return
         text = "a message is enqueued outside a transaction: it is sent whatever becomes of the work around it"
@@ -177,6 +187,16 @@ R = TypeVar("R")
 
 async def _then(awaitable: Awaitable[T], make: Callable[[T], R]) -> R:
     return make(await awaitable)
+
+
+def _is_new(row: Row, written: int) -> bool | None:
+    if row["dedup_key"] is None:
+        return True
+    return None if written < 0 else written > 0
+
+
+def _total(counts: list[int]) -> int | None:
+    return None if any(count < 0 for count in counts) else sum(counts)
 
 
 def _callers_level() -> int:

@@ -1,5 +1,5 @@
 """
-Deliver one claimed batch: pipelined, one message per ordering key at a time, each with one verdict.
+Deliver claimed batches: pipelined, one message per ordering key at a time, each message with one verdict.
 
     confirmed  the broker has it
     refused    the broker said no: backoff, or the dead letters when its attempts are used up, it has expired or can
@@ -7,18 +7,20 @@ Deliver one claimed batch: pipelined, one message per ordering key at a time, ea
     deferred   the broker is away (or its answer did not come): no attempt is spent
     released   not sent: an earlier message of its key failed, its lease is too short for an answer, or we shut down
 
-A message is not sent unless its lease outlasts the send timeout. A message that is buried for good reason (it has
-expired, it is undecodable) does not hold up its key; one that ran out of attempts ends its key's turn, because until
-it is buried it might still be delivered by somebody else.
+A message is not sent unless its lease outlasts the send timeout. A message that is buried because it has expired or is
+undecodable does not hold up its key; one that ran out of attempts ends its key's turn, because until it is buried it
+might still be delivered by somebody else.
 
-Nothing here talks to the database: verdicts are handed out as they become known, at once on shutdown.
+Nothing here talks to the database, and nothing raises: what happens comes out as verdicts, and as news of the broker.
+Several batches may be on their way at once. A key is in one of them only: its rows are claimed together or not at all.
 """
 
 from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
 
 from outbox.delivery.lanes import Lanes
 from outbox.delivery.outcome import Outcome
@@ -31,148 +33,206 @@ from outbox.store import Burial, Refusal
 from retry_scheduler.claim import Batch
 from retry_scheduler.verdicts import Refused, Verdicts
 
-WAIT_SECONDS = 0.1
-"""How long to wait for answers before looking at the clock, and whether to stop."""
-
 REPORT_SECONDS = 1.0
-"""How long verdicts are kept back while others are awaited: a long key must not hold up what is delivered."""
+"""How long verdicts are kept back while others of the batch are awaited: a long key must not hold up what is done."""
 
 
-class Delivery:
+class News(NamedTuple):
+    """What was learnt of the broker, in this order."""
+
+    answered: bool
+    """It confirmed or refused a message."""
+    outage: Failure | None
+    """It went away."""
+
+
+class _Load:
+    """A batch on its way."""
+
+    def __init__(self, batch: Batch, now: float, send_timeout_seconds: float) -> None:
+        self.batch = batch
+        self.start_by = batch.lease_ends_at - send_timeout_seconds
+        self.unresolved = len(batch.messages)
+        self.report_at = now + REPORT_SECONDS
+        self.verdicts = Verdicts(batch.claim)
+
+
+class Deliveries:
     def __init__(
         self,
-        batch: Batch,
         publisher: Publisher,
         policy: RetryPolicy,
         *,
         send_timeout_seconds: float,
-        shutdown_timeout_seconds: float,
-        stop_requested: Callable[[], bool],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._batch = batch
         self._publisher = publisher
         self._policy = policy
         self._send_timeout_seconds = send_timeout_seconds
-        self._shutdown_timeout_seconds = shutdown_timeout_seconds
-        self._stop_requested = stop_requested
         self._clock = clock
-        self._start_by = batch.lease_ends_at - send_timeout_seconds
         self._lanes = Lanes()
+        self._loads: dict[str, _Load] = {}
+        self._load_of: dict[int, _Load] = {}
         self._sent: dict[int, tuple[Message, float]] = {}
-        self._verdicts = Verdicts(batch.claim)
-        self.answered = False
-        """The broker confirmed or refused a message."""
-        self.outage: Failure | None = None
-        """Why the rest of the batch was deferred."""
+        self._answered = False
+        self._outage: Failure | None = None
 
-    def run(self) -> Iterator[Verdicts]:
-        """Every message of the batch comes out in exactly one of the verdicts."""
+    @property
+    def unresolved(self) -> int:
+        """Messages without a verdict."""
+        return len(self._load_of)
+
+    @property
+    def unreported(self) -> bool:
+        """There are batches of which something is still to be reported."""
+        return bool(self._loads)
+
+    def accept(self, batch: Batch) -> None:
+        """Start sending a batch."""
+        load = _Load(batch, self._clock(), self._send_timeout_seconds)
+        self._loads[batch.claim] = load
+        for message in batch.messages:
+            self._load_of[message.id] = load
+        self._send([message for message in batch.messages if self._lanes.admit(message)])
+
+    def receive(self, wait_seconds: float) -> None:
+        """Take the answers that have come, or wait for some, and send what waited for them."""
+        if not self._sent and not self._publisher.connected:
+            return
         try:
-            self._send([message for message in self._batch.messages if self._lanes.admit(message)])
-            stop_by = None
-            report_at = self._clock() + REPORT_SECONDS
-            while self._sent:
-                if stop_by is None and self._stop_requested():
-                    stop_by = self._clock() + self._shutdown_timeout_seconds
-                    report_at = 0.0
-                    self._verdicts.released += self._lanes.drain()
-                self._receive()
-                if stop_by is not None and self._clock() >= stop_by:
-                    break
-                if self._clock() >= report_at:
-                    report_at = self._clock() + REPORT_SECONDS
-                    yield from self._report()
+            outcomes = self._publisher.collect(wait_seconds if self._sent else 0)
         except BrokerOutage as error:
-            self.outage = classify(error)
-        if self._sent:
-            self._give_up()
-        self._verdicts.deferred += self._lanes.drain()
-        yield from self._report()
+            if self._sent:
+                self._give_up(classify(error))
+            return
+        self._send([following for outcome in outcomes for following in self._resolve(outcome)])
+        if self._publisher.blocked is not None:
+            self._check_blocked(self._publisher.blocked)
+
+    def report(self, *, all_known: bool = False) -> list[tuple[Batch, Verdicts]]:
+        """Verdicts of batches that are done, or that others of the batch have held up for long enough."""
+        now = self._clock()
+        reports = []
+        for claim, load in list(self._loads.items()):
+            if load.unresolved == 0:
+                del self._loads[claim]
+            elif now < load.report_at and not all_known:
+                continue
+            if load.verdicts:
+                reports.append((load.batch, load.verdicts))
+            load.verdicts = Verdicts(claim)
+            load.report_at = now + REPORT_SECONDS
+        return reports
+
+    def news(self) -> News:
+        """What was learnt of the broker since the last call."""
+        news = News(self._answered, self._outage)
+        self._answered, self._outage = False, None
+        return news
+
+    def release_unsent(self) -> None:
+        """What waits behind its key is not sent any more."""
+        for message in self._lanes.drain():
+            self._release(message)
+
+    def abandon(self) -> None:
+        """Close the publisher: what has no answer is deferred."""
+        self._publisher.close()
+        try:
+            while outcomes := self._publisher.collect(0):
+                for outcome in outcomes:
+                    for following in self._resolve(outcome):
+                        self._defer(following)
+        except BrokerOutage:
+            pass  # the connection is gone: that was the last of them
+        self._publisher.take_unconfirmed()
+        for message, _ in list(self._sent.values()):
+            self._defer(message)
+        for message in self._lanes.drain():
+            self._defer(message)
+
+    # -- sending ------------------------------------------------------------------------------------------------------
 
     def _send(self, messages: Iterable[Message]) -> None:
         now = self._clock()
-        server_time = self._batch.server_time(now)
-        in_time = now <= self._start_by
+        server_time = 0
         ready: list[Message] = []
         queue = deque(messages)
         while queue:
             message = queue.popleft()
-            if not in_time:
-                self._verdicts.released += [message, *self._lanes.failed(message)]
+            load = self._load_of[message.id]
+            server_time = load.batch.server_time(now)
+            if now > load.start_by:
+                self._release(message)
             elif message.expires_at is not None and message.expires_at <= server_time:
-                burial = Burial(message.id, "expired", "expired before it was sent", 0)
-                self._verdicts.refused.append(Refused(message, None, burial))
-                queue.extend(self._next(message))
+                self._refuse(message, None, Burial(message.id, "expired", "expired before it was sent", 0))
+                queue.extend(self._following(message))
             else:
                 ready.append(message)
                 self._sent[message.id] = (message, now)
         if ready:
-            self._publisher.publish(ready, server_time)
+            try:
+                self._publisher.publish(ready, server_time)
+            except BrokerOutage as error:
+                self._give_up(classify(error))
 
-    def _receive(self) -> None:
-        following: list[Message] = []
-        for outcome in self._publisher.collect(WAIT_SECONDS):
-            following += self._resolve(outcome)
-        self._send(following)
-        if (blocked := self._publisher.blocked) is not None:
-            # The publisher waits with a blocked broker for as long as it takes; the lease does not.
-            oldest = min((sent_at for _, sent_at in self._sent.values()), default=self._clock())
-            if self._clock() - oldest > self._send_timeout_seconds:
-                self.outage = failure("Blocked", f"the broker takes no messages: {blocked}")
-                self._give_up()
+    def _give_up(self, why: Failure) -> None:
+        self.abandon()
+        self._outage = why
+
+    def _check_blocked(self, reason: str) -> None:
+        """The publisher waits with a blocked broker for as long as it takes; our leases do not."""
+        oldest = next((sent_at for _, sent_at in self._sent.values()), None)
+        if oldest is not None and self._clock() - oldest > self._send_timeout_seconds:
+            self._give_up(failure("Blocked", f"the broker takes no messages: {reason}"))
+
+    # -- judging ------------------------------------------------------------------------------------------------------
 
     def _resolve(self, outcome: Outcome) -> list[Message]:
         """Judge one message; returns what of its key is to be sent now."""
         message, sent_at = self._sent.pop(outcome.message.id)
         why = outcome.failure
         if why is None:
-            self.answered = True
-            self._verdicts.confirmed.append(message)
-            self._verdicts.publish_seconds.append(self._clock() - sent_at)
-            return self._next(message)
+            self._answered = True
+            verdicts = self._verdicts_for(message)
+            verdicts.confirmed.append(message)
+            verdicts.publish_seconds.append(self._clock() - sent_at)
+            return self._following(message)
         if why.kind is FailureKind.PERMANENT:
-            self._verdicts.refused.append(Refused(message, why, Burial(message.id, "undecodable", why.text, 1)))
-            return self._next(message)
+            self._refuse(message, why, Burial(message.id, "undecodable", why.text, 1))
+            return self._following(message)
         if why.kind is FailureKind.OUTAGE:
-            self.outage = why
-            self._verdicts.deferred += [message, *self._lanes.failed(message)]
+            self._outage = why
+            self._defer(message)
             return []
-        self.answered = True
+        self._answered = True
         backoff = self._policy.backoff(message.event_type, message.attempts)
-        self._verdicts.refused.append(
-            Refused(
-                message,
-                why,
-                Burial(message.id, "max attempts", why.text, 1)
-                if backoff is None
-                else Refusal(message.id, why.text, backoff),
-            )
-        )
-        self._verdicts.released += self._lanes.failed(message)
+        if backoff is None:
+            self._refuse(message, why, Burial(message.id, "max attempts", why.text, 1))
+        else:
+            self._refuse(message, why, Refusal(message.id, why.text, backoff))
+        for behind in self._lanes.failed(message):
+            self._release(behind)
         return []
 
-    def _next(self, message: Message) -> list[Message]:
+    def _following(self, message: Message) -> list[Message]:
         following = self._lanes.confirmed(message)
         return [] if following is None else [following]
 
-    def _give_up(self) -> None:
-        """Take the answers that have come, and defer what has none."""
-        self._publisher.close()
-        try:
-            while outcomes := self._publisher.collect(0):
-                for outcome in outcomes:
-                    following = self._resolve(outcome)
-                    self._verdicts.deferred += following
-                    for message in following:
-                        self._verdicts.deferred += self._lanes.failed(message)
-        except BrokerOutage:
-            pass  # there is no connection any more: that was the last of them
-        self._publisher.take_unconfirmed()
-        self._verdicts.deferred += [message for message, _ in self._sent.values()]
-        self._sent.clear()
+    def _refuse(self, message: Message, why: Failure | None, decision: Refusal | Burial) -> None:
+        self._verdicts_for(message).refused.append(Refused(message, why, decision))
 
-    def _report(self) -> Iterator[Verdicts]:
-        if self._verdicts:
-            verdicts, self._verdicts = self._verdicts, Verdicts(self._batch.claim)
-            yield verdicts
+    def _release(self, message: Message) -> None:
+        for each in (message, *self._lanes.failed(message)):
+            self._verdicts_for(each).released.append(each)
+
+    def _defer(self, message: Message) -> None:
+        self._sent.pop(message.id, None)
+        for each in (message, *self._lanes.failed(message)):
+            self._verdicts_for(each).deferred.append(each)
+
+    def _verdicts_for(self, message: Message) -> Verdicts:
+        """Where the one verdict on this message goes."""
+        load = self._load_of.pop(message.id)
+        load.unresolved -= 1
+        return load.verdicts

@@ -12,7 +12,6 @@ from contextlib import contextmanager
 
 import structlog
 
-from outbox.failures import Failure
 from outbox.message import Message
 from outbox.store import Burial
 from outbox.telemetry.logs import get_logger
@@ -26,22 +25,28 @@ log = get_logger(__name__)
 class Report:
     def __init__(self, metrics: Metrics) -> None:
         self._metrics = metrics
-        self.delivered = 0
-        self.failed = 0
-        self.buried = 0
-        self.deferred = 0
+        self._delivered = self._failed = self._buried = self._deferred = 0
+
+    def totals(self) -> dict[str, int]:
+        """Since the start."""
+        return {
+            "delivered": self._delivered,
+            "failed": self._failed,
+            "buried": self._buried,
+            "deferred": self._deferred,
+        }
 
     def verdicts(self, batch: Batch, verdicts: Verdicts, server_time: int) -> None:
         """Some of a batch's messages have met their fate."""
         confirmed = verdicts.confirmed
-        self.delivered += len(confirmed)
+        self._delivered += len(confirmed)
         self._metrics.published(map(destination, confirmed))
         self._metrics.publish_seconds.observe_many(verdicts.publish_seconds)
         self._metrics.message_age.observe_many([(server_time - message.created_at) / 1e6 for message in confirmed])
         for refused in verdicts.refused:
             self._refused(refused)
         if verdicts.deferred:
-            self.deferred += len(verdicts.deferred)
+            self._deferred += len(verdicts.deferred)
             self._metrics.deferred(len(verdicts.deferred))
         log.debug(
             "delivered",
@@ -52,11 +57,6 @@ class Report:
             released=len(verdicts.released),
         )
 
-    def outage(self, failure: Failure) -> None:
-        """The broker is away; once for each time it was noticed."""
-        self._metrics.failed(failure)
-        log.warning("broker_outage", error=failure.error, reason=failure.text, hint=failure.hint)
-
     def _refused(self, refused: Refused) -> None:
         message, failure, decision = refused
         if failure is not None:
@@ -65,11 +65,11 @@ class Report:
         with _context_of(message):
             event = log.bind(**message.describe(), attempts=attempts, error=decision.error)
             if isinstance(decision, Burial):
-                self.buried += 1
+                self._buried += 1
                 self._metrics.dead_lettered(decision.reason, message.event_type)
                 event.error("buried", reason=decision.reason, hint=failure.hint if failure else None)
             else:
-                self.failed += 1
+                self._failed += 1
                 hint = failure.hint if failure else None
                 event.warning("failed", backoff_seconds=round(decision.backoff_seconds, 1), hint=hint)
 

@@ -572,3 +572,84 @@ SELECT d.id, d.event_id::text, d.event_type, d.ordering_key, d.exchange, d.routi
  WHERE :dead_selected
  ORDER BY d.died_at DESC, d.id DESC
  LIMIT %(batch_size)s;
+
+-- stream_headers --
+-- Fragment: an event of a stream says which, and its place there. Text, not jsonb: headers come out as they went in.
+'{"stream":' || to_json(e.stream)::text || ',"stream_version":' || e.version
+
+-- own_headers --
+-- Fragment: the rest of a JSON object that was begun, with what the event's own headers hold.
+CASE WHEN e.headers ~ '^\s*\{\s*\}\s*$' THEN '}' ELSE ',' || substr(ltrim(e.headers, E' \t\r\n'), 2) END
+
+-- append_events --
+-- Events enter the log of their stream and the outbox. The first row is the lock: whoever has written version n + 1 is
+-- the only one who can write n + 2, so either all events are appended or none. Without RETURNING on the outbox: the
+-- producer may not read it. Returns the version that this statement saw, and whether the events were appended.
+WITH head AS MATERIALIZED (
+    SELECT coalesce(max(version), 0) AS version FROM :"schema".outbox_event WHERE stream = %(stream)s::text
+), events AS MATERIALIZED (
+    SELECT %(stream)s::text AS stream, head.version + e.position AS version, e.*
+      FROM head
+     CROSS JOIN unnest(
+           %(event_id)s::text[], %(event_type)s::text[], %(payload)s::bytea[], %(content_type)s::text[],
+           %(content_encoding)s::text[], %(log_headers)s::text[], %(headers)s::text[], %(exchange)s::text[],
+           %(routing_key)s::text[]) WITH ORDINALITY AS e (
+           event_id, event_type, payload, content_type, content_encoding, log_headers, headers, exchange, routing_key,
+           position)
+     WHERE %(expected_version)s::text IS NULL OR head.version = %(expected_version)s::text::bigint
+), first AS (
+    INSERT INTO :"schema".outbox_event (
+        stream, version, event_id, event_type, payload, content_type, content_encoding, headers)
+    SELECT stream, version, event_id::uuid, event_type, payload, content_type, content_encoding, log_headers::json
+      FROM events WHERE position = 1
+    ON CONFLICT (stream, version) DO NOTHING
+    RETURNING version
+), rest AS (
+    INSERT INTO :"schema".outbox_event (
+        stream, version, event_id, event_type, payload, content_type, content_encoding, headers)
+    SELECT e.stream, e.version, e.event_id::uuid, e.event_type, e.payload, e.content_type, e.content_encoding,
+           e.log_headers::json
+      FROM first CROSS JOIN events AS e WHERE e.position > 1
+), enqueued AS (
+    INSERT INTO :"schema".outbox (
+        event_id, event_type, aggregate_type, aggregate_id, ordering_key, exchange, routing_key, payload, content_type,
+        content_encoding, headers, context)
+    SELECT e.event_id::uuid, e.event_type, %(aggregate_type)s::text, %(aggregate_id)s::text, e.stream, e.exchange,
+           e.routing_key, e.payload, e.content_type, e.content_encoding, (:stream_headers || :own_headers)::json, %(context)s::text::json
+      FROM first CROSS JOIN events AS e
+     ORDER BY e.position
+)
+SELECT head.version, EXISTS (SELECT 1 FROM first) FROM head;
+
+-- stream_version --
+-- How far a stream has come; 0 where there is none.
+SELECT coalesce(max(version), 0) FROM :"schema".outbox_event WHERE stream = %(stream)s::text;
+
+-- load_events --
+-- The events of a stream after a version, in order.
+SELECT stream, version, event_id::text, event_type, payload, content_type, content_encoding, headers::text, created_at
+  FROM :"schema".outbox_event
+ WHERE stream = %(stream)s::text AND version > %(after)s::text::bigint
+ ORDER BY version
+ LIMIT %(limit)s::text::bigint;
+
+-- replay_events --
+-- Events of the log go through the outbox once more, as they were and with a header that says so. In the order of their
+-- time, but never against the order of a stream's versions, even where the clock was set back in between.
+INSERT INTO :"schema".outbox (
+    event_id, event_type, aggregate_type, aggregate_id, ordering_key, exchange, routing_key, payload, content_type,
+    content_encoding, headers)
+SELECT e.event_id, e.event_type, nullif(split_part(e.stream, ':', 1), e.stream),
+       nullif(substr(e.stream, length(split_part(e.stream, ':', 1)) + 2), ''), e.stream, %(exchange)s::text,
+       coalesce(%(routing_key)s::text, e.event_type), e.payload, e.content_type, e.content_encoding,
+       (:stream_headers || ',"replayed": true' || :own_headers)::json
+  FROM (SELECT stream, version, event_id, event_type, payload, content_type, content_encoding,
+               headers::text AS headers,
+               max(created_at) OVER (PARTITION BY stream ORDER BY version) AS in_order
+          FROM :"schema".outbox_event
+         WHERE (%(stream)s::text IS NULL OR stream = %(stream)s::text)
+           AND (%(event_type)s::text IS NULL OR event_type = %(event_type)s::text)
+           AND (%(since)s::text IS NULL OR created_at >= %(since)s::text::timestamptz)
+           AND (%(until)s::text IS NULL OR created_at < %(until)s::text::timestamptz)
+           AND version > %(after)s::text::bigint) AS e
+ ORDER BY e.in_order, e.stream, e.version;

@@ -18,6 +18,7 @@ pytest_plugins = [
     "tests.fixtures.broker",
     "tests.fixtures.proxy",
     "tests.fixtures.services",
+    "tests.fixtures.stage",
 ]
 
 TIERS = ("unit", "integration", "acceptance", "faults")  # their markers are described in pyproject.toml

@@ -291,6 +291,7 @@ class AmqpPublisher:
 
     def _lose(self, error: Exception, never_sent: Sequence[Message] = ()) -> BrokerOutage:
         """Give the connection up. What has no answer is unconfirmed, unless a single message is the evident cause."""
+        error = self._last_words(error)
         self._loss = error if isinstance(error, BrokerOutage) else outage(error)
         on_the_wire = [*(self._fast.drain() if self._fast else ()), *(self._careful.drain() if self._careful else ())]
         if isinstance(error, AMQPError) and classify(error).error == "ConnectionClosed":
@@ -305,6 +306,17 @@ class AmqpPublisher:
         self._let_go(on_the_wire)
         self._unconfirmed.extend(never_sent)
         return self._loss
+
+    def _last_words(self, error: Exception) -> Exception:
+        """After a write that failed: confirms and the broker's reason may have arrived before."""
+        if self._link is not None and isinstance(error, OSError):
+            try:
+                self._link.read()
+            except AMQPError as reason:
+                return reason
+            except Exception:
+                return error
+        return error
 
     def _let_go(self, on_the_wire: Sequence[Envelope] = ()) -> None:
         """Forget the connection and all that is bound to it."""

@@ -24,7 +24,7 @@ from contextlib import suppress
 from typing import Any
 
 from amqp import spec
-from amqp.exceptions import ChannelError, ConnectionForced, error_for_code
+from amqp.exceptions import ChannelError, ConnectionError, ConnectionForced, error_for_code
 from amqp.method_framing import frame_writer
 from amqp.serialization import loads
 from kombu.transport import pyamqp
@@ -65,6 +65,12 @@ class _Connection(pyamqp.Connection):
             self.blocked_reason = loads("s", payload, 4)[0][0] or "no reason given"
         elif method_sig == spec.Connection.Unblocked:
             self.blocked_reason = None
+        elif method_sig == spec.Connection.Close:
+            (code, text, class_id, method_id), _ = loads("BsBB", payload, 4)
+            # The broker may be gone already: that must not hide why.
+            with suppress(OSError):
+                self.send_method(spec.Connection.CloseOk)
+            raise error_for_code(code, text, (class_id, method_id), ConnectionError)
         else:
             super().dispatch_method(method_sig, payload, content)
 

@@ -110,7 +110,17 @@ def _take(given: dict[str, Any], properties: dict[str, Any]) -> None:
         expected = _PROPERTY_TYPES.get(name)
         if expected is not None and (not isinstance(value, expected) or isinstance(value, bool)):
             raise UndecodableMessage(f"property {name} is a {type(value).__name__}")
+        if expected is str and not _is_text(value):
+            raise UndecodableMessage(f"property {name} is not text that UTF-8 can encode")
         properties[name] = value
+
+
+def _is_text(value: str) -> bool:
+    """JSON can hold a lone surrogate; py-amqp would send it, and fail to read it when the message is returned."""
+    try:
+        return value.isascii() or bool(value.encode())
+    except UnicodeEncodeError:
+        return False
 
 
 def _set_expiration(properties: dict[str, Any], message: Message, now: int) -> None:

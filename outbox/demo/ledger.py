@@ -2,8 +2,8 @@
 The ledger: what was committed, what was rolled back, what arrived and how long that took. No I/O; thread-safe.
 
 Both sides are threads of one process, so one monotonic clock measures a message from just before its INSERT to its
-arrival at the consumer. Messages that the outage touched are counted apart: those committed while the broker was gone,
-those in flight when it was killed, and those committed until the first message of the time after has come through.
+arrival at the consumer. Messages that the outage touched are counted apart: those in flight when the broker was killed,
+those committed while it was gone, and those committed while what had waited was still on its way before them.
 """
 
 from __future__ import annotations
@@ -54,6 +54,7 @@ class Ledger:
         self._killed_at: float | None = None
         self._back_at: float | None = None
         self._over_at: float | None = None
+        self._backlog: set[str] = set()
 
     def placing(self, event_id: str) -> None:
         """Before the INSERT: the message may arrive before its commit returns."""
@@ -67,6 +68,7 @@ class Ledger:
     def rolled_back(self, event_id: str) -> None:
         with self._lock:
             self._rolled_back.add(event_id)
+            self._leave_backlog(event_id)
 
     def broker_killed(self) -> None:
         with self._lock:
@@ -75,6 +77,8 @@ class Ledger:
     def broker_back(self) -> None:
         with self._lock:
             self._back_at = time.monotonic()
+            self._backlog = self._placed.keys() - self._arrived - self._rolled_back
+            self._leave_backlog("")
 
     def arrived(self, event_id: str) -> None:
         now = time.monotonic()
@@ -86,8 +90,7 @@ class Ledger:
             self._arrived.add(event_id)
             placed = self._placed.get(event_id, now)
             (self._outage_ms if self._touched_by_outage(placed) else self._calm_ms).append((now - placed) * 1000)
-            if self._over_at is None and self._back_at is not None and placed >= self._back_at:
-                self._over_at = now
+            self._leave_backlog(event_id)
 
     def is_complete(self) -> bool:
         """Whether everything that was committed has arrived."""
@@ -116,6 +119,11 @@ class Ledger:
                     self._per_tick[n] for n in range(max(0, tick - SECONDS_SHOWN * TICKS_PER_SECOND), tick)
                 ),
             )
+
+    def _leave_backlog(self, event_id: str) -> None:
+        self._backlog.discard(event_id)
+        if self._back_at is not None and self._over_at is None and not self._backlog:
+            self._over_at = time.monotonic()
 
     def _touched_by_outage(self, placed: float) -> bool:
         """Decided when a message arrives: one that was placed before the kill and arrives after it was in flight."""

@@ -4,13 +4,21 @@ Real servers for the demo and the tests, started from binaries on this machine: 
 `Postgres`, `Valkey` and `RabbitMQ` are context managers over private servers on free loopback ports. They can be
 stopped, killed, suspended and started again on the same data, and leave no process and no file behind, however the
 program that uses them ends. They are for demonstrations and tests; nothing here is meant for production.
+
+Names are imported when they are first used, so that `python -m outbox.embedded.rabbitmq` runs its module only once.
 """
 
-from outbox.embedded.postgres import Postgres, available_versions
-from outbox.embedded.process import EmbeddedServerError, free_port
-from outbox.embedded.rabbitmq import RabbitMQ, find_rabbitmq
-from outbox.embedded.server import EmbeddedServer
-from outbox.embedded.valkey import Valkey, find_valkey
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from outbox.embedded.postgres import Postgres, available_versions
+    from outbox.embedded.process import EmbeddedServerError, free_port
+    from outbox.embedded.rabbitmq import RabbitMQ, find_rabbitmq
+    from outbox.embedded.server import EmbeddedServer
+    from outbox.embedded.valkey import Valkey, find_valkey
 
 __all__ = [
     "EmbeddedServer",
@@ -23,3 +31,21 @@ __all__ = [
     "find_valkey",
     "free_port",
 ]
+
+_MODULES = {
+    "EmbeddedServer": "server",
+    "EmbeddedServerError": "process",
+    "Postgres": "postgres",
+    "RabbitMQ": "rabbitmq",
+    "Valkey": "valkey",
+    "available_versions": "postgres",
+    "find_rabbitmq": "rabbitmq",
+    "find_valkey": "valkey",
+    "free_port": "process",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)

@@ -196,7 +196,7 @@ def main() -> None:
                 answer = operations[request["operation"]](request)
             except Exception as error:  # whatever it is, the owner decides
                 answer = {"error": str(error)}
-            os.write(sys.stdout.fileno(), json.dumps(answer).encode() + b"\n")
+            os.write(sys.stdout.fileno(), json.dumps({**answer, "id": request["id"]}).encode() + b"\n")
     except BrokenPipeError:
         pass  # the owner died between its question and the answer
     finally:

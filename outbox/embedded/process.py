@@ -97,6 +97,7 @@ class ProcessGuard:
         self.directories = tuple(directories)
         command = [sys.executable, "-I", "-S", str(Path(__file__).with_name("guard.py")), str(os.getpid())]
         self._lock = threading.Lock()
+        self._last_id = 0
         self._program = subprocess.Popen(
             [*command, *map(str, directories)],
             stdin=subprocess.PIPE,
@@ -138,18 +139,24 @@ class ProcessGuard:
 
     def ask(self, **request: Any) -> dict[str, Any]:
         with self._lock:
+            self._last_id += 1
             try:
-                self._requests.write(json.dumps(request).encode() + b"\n")
+                self._requests.write(json.dumps({**request, "id": self._last_id}).encode() + b"\n")
                 self._requests.flush()
-                line = self._answers.readline()
+                answer = self._read_answer(self._last_id)
             except (OSError, ValueError) as error:
-                raise EmbeddedServerError(f"the guard process has ended: {error}") from error
-        if not line:
-            raise EmbeddedServerError("the guard process has ended, and its servers with it")
-        answer: dict[str, Any] = json.loads(line)
+                raise EmbeddedServerError(f"the guard process has ended, and its servers with it: {error}") from error
         if "error" in answer:
             raise EmbeddedServerError(answer["error"])
         return answer
+
+    def _read_answer(self, request_id: int) -> dict[str, Any]:
+        """Answers to earlier requests are passed over: Ctrl-C came while somebody waited for them."""
+        while line := self._answers.readline():
+            answer: dict[str, Any] = json.loads(line)
+            if answer["id"] == request_id:
+                return answer
+        raise BrokenPipeError("no answer")
 
     def close(self, timeout_seconds: float = 30.0) -> None:
         """End every server of this guard and remove the directories."""

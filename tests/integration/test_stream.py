@@ -661,13 +661,27 @@ def test_closing_does_not_wait_for_a_silent_server(
 ) -> None:
     proxy = fault_proxy(*address_of(source.database.dsn))
     stream = source.open(proxy.through(source.database.dsn))
+    tap = Tap(stream, [])
+    tap.until(lambda: tap.keepalives)
     proxy.blackhole()
     begun = time.monotonic()
 
     stream.close(timeout_seconds=0.2)
 
     assert time.monotonic() - begun < 2
-    proxy.heal()
+    proxy.cut()
+
+
+def test_closing_does_not_wait_for_all_that_a_server_has_to_say(source: Source) -> None:
+    source.run("INSERT INTO note (body) SELECT repeat('x', 2000) FROM generate_series(1, 100000)")
+    stream = source.open()
+    tap = Tap(stream, ["id"])
+    tap.until(lambda: tap.rows)
+    begun = time.monotonic()
+
+    stream.close(timeout_seconds=0.1)
+
+    assert time.monotonic() - begun < 1
 
 
 def test_closing_twice_does_no_harm(source: Source) -> None:

@@ -12,8 +12,21 @@ import pytest
 import redis.exceptions
 
 from outbox.errors import BrokerOutage, UndecodableMessage
-from outbox.failures import MAX_TEXT, POLICIES, ClassifiedOutage, Failure, FailureKind, classify, failure, outage
-from outbox.failures import _BY_AMQP_CODE, _BY_CLASS, _BY_ERRNO, _BY_WORDS, _WHILE_CONNECTING
+from outbox.failures import (
+    _BY_AMQP_CODE,
+    _BY_CLASS,
+    _BY_ERRNO,
+    _BY_WORDS,
+    _WHILE_CONNECTING,
+    MAX_TEXT,
+    POLICIES,
+    ClassifiedOutage,
+    Failure,
+    FailureKind,
+    classify,
+    failure,
+    outage,
+)
 
 OUTAGE, FAILED, PERMANENT = FailureKind.OUTAGE, FailureKind.FAILED, FailureKind.PERMANENT
 
@@ -39,7 +52,7 @@ def answer(code: int, text: str = "") -> Exception:
         (answer(501), OUTAGE, "ConnectionClosed"),
         (answer(541), OUTAGE, "ConnectionClosed"),
         (amqp.exceptions.RecoverableConnectionError("connection already closed"), OUTAGE, "ConnectionLost"),
-        (kombu.exceptions.OperationalError("[Errno 111] Connection refused"), OUTAGE, "ConnectionLost"),
+        (kombu.exceptions.OperationalError("[Errno 111] Connection refused"), OUTAGE, "ConnectionRefused"),
         (redis.exceptions.ConnectionError("Connection closed by server."), OUTAGE, "ConnectionLost"),
         (redis.exceptions.ConnectionError("Error 111 connecting: Connection refused."), OUTAGE, "ConnectionRefused"),
         (redis.exceptions.TimeoutError("Timeout reading from socket"), OUTAGE, "Timeout"),

@@ -1,0 +1,120 @@
+"""
+Context: what travels with a message so that its consumer's work can be traced back to the work that caused it.
+
+As headers, where the application uses the library in question (nothing is imported for it):
+
+    sentry-trace, baggage          Sentry's current trace
+    traceparent, tracestate        W3C trace context, from OpenTelemetry's configured propagators
+    tracking_ids                   the ids of the messages that led here, this one's own last
+
+and, in a column of its own, structlog's context variables, which the services bind around the send, so that their log
+lines carry them. They are off by default: they can hold anything, and would be stored.
+
+A library that fails while it is asked does not fail the publish: its headers are left out.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import Any
+
+TRACKING_HEADER = "tracking_ids"
+
+_tracking_ids: ContextVar[tuple[str, ...]] = ContextVar("outbox_tracking_ids", default=())
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """
+    Which context messages carry.
+
+    sentry         Sentry's trace and baggage
+    opentelemetry  W3C trace context
+    tracking       the chain of tracking ids
+    structlog      structlog's context variables: True for all, or the names that may be stored
+    """
+
+    sentry: bool = True
+    opentelemetry: bool = True
+    tracking: bool = True
+    structlog: bool | Collection[str] = False
+
+    def headers(self, event_id: str) -> dict[str, Any]:
+        """The headers of a message with this id, beside its own."""
+        headers: dict[str, Any] = {}
+        for wanted, add in ((self.sentry, _add_sentry), (self.opentelemetry, _add_opentelemetry)):
+            if wanted:
+                with suppress(Exception):
+                    add(headers)
+        if self.tracking:
+            headers[TRACKING_HEADER] = [*get_tracking_ids(), event_id]
+        return headers
+
+    def log_context(self) -> str | None:
+        """The `context` column: a JSON object, or None where there is nothing to bind."""
+        library = sys.modules.get("structlog.contextvars")
+        if not self.structlog or library is None:
+            return None
+        bound: Mapping[str, Any] = library.get_contextvars()
+        if not isinstance(self.structlog, bool):
+            bound = {name: value for name, value in bound.items() if name in self.structlog}
+        if not bound:
+            return None
+        with suppress(Exception):
+            return json.dumps(dict(bound), default=str, skipkeys=True)
+        return None
+
+
+ALL_BUT_LOGS = Context()
+"""What an outbox does unless told otherwise."""
+
+
+@contextmanager
+def tracking(source: Sequence[str] | Mapping[str, Any] | str) -> Iterator[tuple[str, ...]]:
+    """
+    Work on behalf of a message: what is published inside carries its chain of ids.
+
+    `source` is the message's headers, its chain, or one id to start a chain with.
+    """
+    if isinstance(source, Mapping):
+        source = source.get(TRACKING_HEADER) or ()
+    chain = (source,) if isinstance(source, str) else tuple(str(each) for each in source)
+    token = _tracking_ids.set(chain)
+    try:
+        yield chain
+    finally:
+        _tracking_ids.reset(token)
+
+
+def get_tracking_ids() -> tuple[str, ...]:
+    """The chain that led to the present work, the oldest first; empty where nothing is tracked."""
+    return _tracking_ids.get()
+
+
+def _add_sentry(headers: dict[str, Any]) -> None:
+    sentry = sys.modules.get("sentry_sdk")
+    if sentry is None or not sentry.is_initialized():
+        return
+    if trace := sentry.get_traceparent():
+        headers["sentry-trace"] = trace
+    if baggage := sentry.get_baggage():
+        headers["baggage"] = baggage
+
+
+def _add_opentelemetry(headers: dict[str, Any]) -> None:
+    if "opentelemetry" not in sys.modules:
+        return
+    from opentelemetry.propagate import inject
+
+    inject_into: Callable[[dict[str, str]], None] = inject
+    carrier: dict[str, str] = {}
+    inject_into(carrier)
+    # Both use the W3C baggage header; its members are a list, whoever they belong to.
+    if "baggage" in carrier and "baggage" in headers:
+        carrier["baggage"] = f"{headers['baggage']},{carrier['baggage']}"
+    headers.update(carrier)

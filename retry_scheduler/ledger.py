@@ -1,0 +1,61 @@
+"""
+The ledger: verdicts that the store has not been told yet.
+
+Nearly always empty. When the database goes away between a send and its settlement, the verdicts wait here for the next
+connection, so that a delivered message is not delivered again; but not for longer than the lease, because then the
+rows are somebody else's.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable
+
+from outbox.errors import DatabaseError
+from outbox.store import Store
+from outbox.telemetry.logs import get_logger
+from outbox.telemetry.metrics import Metrics
+from retry_scheduler.claim import Batch
+from retry_scheduler.verdicts import Verdicts
+
+log = get_logger(__name__)
+
+
+class Ledger:
+    def __init__(
+        self,
+        metrics: Metrics,
+        *,
+        archive: bool,
+        cooldown_seconds: float,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._metrics = metrics
+        self._archive = archive
+        self._cooldown_seconds = cooldown_seconds
+        self._clock = clock
+        self._untold: deque[tuple[Batch, Verdicts]] = deque()
+
+    def __len__(self) -> int:
+        return len(self._untold)
+
+    def add(self, batch: Batch, verdicts: Verdicts) -> None:
+        self._untold.append((batch, verdicts))
+
+    def tell(self, store: Store) -> None:
+        """Tell the store everything. A DatabaseError leaves the rest for the next time, if the lease allows for one."""
+        while self._untold:
+            batch, verdicts = self._untold[0]
+            began = self._clock()
+            try:
+                lost = verdicts.apply(store, archive=self._archive, cooldown_seconds=self._cooldown_seconds)
+            except DatabaseError:
+                if began < batch.lease_ends_at:
+                    raise
+                log.warning("left_to_the_lease", claim=batch.claim)
+            else:
+                self._metrics.settle_seconds.observe(self._clock() - began)
+                if lost:
+                    log.warning("lease_ended", claim=batch.claim, rows=lost)
+            self._untold.popleft()

@@ -1,0 +1,77 @@
+"""What an operator gets wrong is said in one line, with a non-zero exit status and no traceback."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable
+
+import pytest
+
+from outbox.embedded import Postgres
+from tests.fixtures.broker import Broker
+from tests.fixtures.database import create_outbox_database
+from tests.fixtures.services import RunService, Service
+from tests.fixtures.stage import Stage
+
+
+def the_error(service: Service, status: int) -> str:
+    assert service.wait() == status
+    assert "Traceback" not in service.output()
+    last = service.output().splitlines()[-1]
+    assert last.startswith("cdc-relay: error: ")
+    return last
+
+
+@pytest.mark.parametrize(
+    ("setting", "value", "status", "expected"),
+    [
+        ("database_url", "postgresql://nobody:hunter2@127.0.0.1:1/none", 1, "refused"),
+        ("database_url", "postgresql://nobody:hunter2@no-such-host.invalid/none", 1, "no-such-host.invalid"),
+        ("database_url", "hunter2 is no address", 2, "database_url"),
+        ("broker_url", "amqp://guest:hunter2@no-such-host.invalid//", 1, "no-such-host.invalid"),
+        ("broker_url", "carrier-pigeon://hunter2@roof", 2, "carrier-pigeon"),
+        ("window_messages", "many", 2, "window_messages"),
+        ("window_mesages", "10", 2, "did you mean window_messages?"),
+        ("schema", "elsewhere", 1, "outbox setup"),
+        ("publication", "elsewhere", 1, "outbox setup"),
+        ("slot", "No Slot", 2, "slot"),
+    ],
+)
+def test_a_wrong_setting_is_named(
+    stage: Stage, rabbit: Broker, setting: str, value: str, status: int, expected: str
+) -> None:
+    relay = stage.run_service("cdc_relay", env=stage.environment(rabbit.url, **{setting: value}))
+    assert expected in the_error(relay, status)
+    assert "hunter2" not in relay.output()
+
+
+def test_a_refused_login_at_the_broker_is_named_without_the_password(stage: Stage, rabbit: Broker) -> None:
+    relay = stage.run_service("cdc_relay", env=stage.environment(rabbit.url.replace("guest:guest", "guest:hunter2")))
+    assert "ACCESS_REFUSED" in the_error(relay, 1)
+    assert "hunter2" not in relay.output()
+
+
+def test_wal_level_replica_is_named_with_the_remedy(
+    private_postgres: Callable[..., Postgres], run_service: RunService, rabbit: Broker
+) -> None:
+    server = private_postgres(settings={"wal_level": "replica"})
+    stage = Stage(create_outbox_database(server.dsn()), run_service)
+    stage.set_up(slot=False)
+    relay = run_service("cdc_relay", env=stage.environment(rabbit.url))
+    assert "wal_level" in the_error(relay, 1)
+    stage.close()
+
+
+def test_a_role_without_privileges_is_told_what_it_lacks(stage: Stage, rabbit: Broker) -> None:
+    stage.connection.execute(f"CREATE ROLE {stage.slot} LOGIN")
+    url = stage.database.dsn.replace("postgres@", f"{stage.slot}@")
+    relay = stage.run_service("cdc_relay", env={**stage.environment(rabbit.url), "OUTBOX_DATABASE_URL": url})
+    assert "permission denied" in the_error(relay, 1)
+    stage.connection.execute(f"DROP ROLE {stage.slot}")
+
+
+def test_a_port_in_use_is_named(stage: Stage, rabbit: Broker) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        relay = stage.run_service("cdc_relay", env=stage.environment(rabbit.url, http_port=port))
+        assert f"127.0.0.1:{port} is in use" in the_error(relay, 2)

@@ -1,0 +1,82 @@
+"""Messages of one ordering key arrive in the order of their commits, also across failures."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+from tests.fixtures.broker import Broker
+from tests.fixtures.stage import Stage
+from tests.fixtures.waiting import wait_for
+
+
+def test_many_keys_at_full_speed_keep_their_order(stage: Stage, rabbit: Broker) -> None:
+    queue = rabbit.declare_queue()
+    stage.start_relay(rabbit.url)
+    for number in range(40):
+        with stage.connection.transaction():
+            for key in range(20):
+                stage.insert(queue, ordering_key=f"key-{key}", headers={"key": key, "number": number})
+    received = defaultdict(list)
+    for message in rabbit.get_all(queue, 800, 30):
+        received[message.headers["key"]].append(message.headers["number"])
+    assert all(numbers == list(range(40)) for numbers in received.values())
+    stage.wait_until_empty()
+
+
+def test_a_failed_message_holds_back_its_key_and_no_other(stage: Stage, rabbit: Broker) -> None:
+    queue = rabbit.declare_queue()
+    stage.start_relay(rabbit.url)
+    (first,) = stage.insert("no-such-queue", ordering_key="a")
+    wait_for(lambda: [row for row in stage.rows() if row["attempts"] == 1])
+    behind = stage.insert(queue, 3, ordering_key="a")
+    others = stage.insert(queue, 3, ordering_key="b")
+    assert [message.message_id for message in rabbit.get_all(queue, 3)] == others
+    rows = wait_for(lambda: [row for row in stage.rows() if row["owner"] == "scheduler"][3:] and stage.rows())
+    assert [row["event_id"] for row in rows] == [first, *behind]
+    assert [row["attempts"] for row in rows] == [1, 0, 0, 0]
+    stage.wait_until_confirmed()
+    assert rabbit.depth(queue) == 0
+
+
+def test_messages_that_wait_behind_one_that_fails_are_handed_over_unsent(stage: Stage, rabbit: Broker) -> None:
+    queue = rabbit.declare_queue()
+    stage.start_relay(rabbit.url)
+    with stage.connection.transaction():  # all of them are in the window before the first has its answer
+        stage.insert("no-such-queue", ordering_key="a")
+        stage.insert(queue, 50, ordering_key="a")
+    rows = wait_for(lambda: [row for row in stage.rows() if row["owner"] == "scheduler"][50:] and stage.rows())
+    assert [row["attempts"] for row in rows] == [1] + [0] * 50
+    assert rabbit.depth(queue) == 0
+
+
+def test_a_key_is_sent_again_once_nothing_of_it_is_left_behind(stage: Stage, rabbit: Broker) -> None:
+    queue = rabbit.declare_queue()
+    stage.start_relay(rabbit.url)
+    stage.insert("no-such-queue", ordering_key="a")
+    wait_for(lambda: [row for row in stage.rows() if row["attempts"] == 1])
+    stage.connection.execute("DELETE FROM outbox")  # as if the scheduler had delivered it
+    (fresh,) = stage.insert(queue, ordering_key="a")
+    assert rabbit.get_all(queue, 1)[0].message_id == fresh
+    stage.wait_until_empty()
+
+
+def test_a_relay_that_starts_knows_the_keys_with_rows_left_behind(stage: Stage, rabbit: Broker) -> None:
+    queue = rabbit.declare_queue()
+    relay = stage.start_relay(rabbit.url)
+    stage.insert("no-such-queue", ordering_key="a")
+    wait_for(lambda: [row for row in stage.rows() if row["attempts"] == 1])
+    relay.kill()
+    stage.start_relay(rabbit.url)
+    stage.insert(queue, ordering_key="a")
+    wait_for(lambda: [row for row in stage.rows() if row["owner"] == "scheduler"][1:])
+    assert rabbit.depth(queue) == 0
+
+
+def test_a_late_row_holds_back_its_key(stage: Stage, rabbit: Broker) -> None:
+    queue = rabbit.declare_queue()
+    stage.start_relay(rabbit.url)
+    stage.insert(queue, ordering_key="a", next_attempt_at="2000-01-01")
+    stage.insert(queue, ordering_key="a")
+    rows = wait_for(lambda: [row for row in stage.rows() if row["owner"] == "scheduler"])
+    assert len(rows) == 1
+    assert rabbit.depth(queue) == 0

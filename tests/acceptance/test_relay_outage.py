@@ -1,0 +1,152 @@
+"""A broker outage costs patience, never messages, and never makes the database keep WAL."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from urllib.parse import urlsplit
+
+import pytest
+
+from outbox.embedded import RabbitMQ
+from tests.fixtures.broker import Broker
+from tests.fixtures.proxy import FaultProxy
+from tests.fixtures.stage import Stage
+from tests.fixtures.waiting import wait_for
+
+StartProxy = Callable[[str, int], FaultProxy]
+
+
+@pytest.fixture
+def proxy(fault_proxy: StartProxy, rabbit: Broker) -> FaultProxy:
+    address = urlsplit(rabbit.url)
+    assert address.hostname is not None
+    assert address.port is not None
+    return fault_proxy(address.hostname, address.port)
+
+
+def test_a_short_outage_is_held_and_nothing_is_left_to_the_scheduler(
+    stage: Stage, rabbit: Broker, proxy: FaultProxy
+) -> None:
+    queue = rabbit.declare_queue()
+    relay = stage.start_relay(proxy.through(rabbit.url), hold_seconds=30)
+    stage.insert(queue)
+    rabbit.get_all(queue, 1)
+    proxy.refuse()
+    proxy.cut()
+    relay.wait_for_event("broker_outage")
+    event_ids = stage.insert(queue, 20)
+    proxy.heal()
+    relay.wait_for_event("broker_available")
+    assert [message.message_id for message in rabbit.get_all(queue, 20)] == event_ids
+    stage.wait_until_empty()
+    assert not [event for event in relay.events() if event["event"] == "shedding"]
+
+
+def test_a_long_outage_leaves_the_rows_to_the_scheduler_and_the_slot_moves_on(
+    stage: Stage, rabbit: Broker, proxy: FaultProxy
+) -> None:
+    queue = rabbit.declare_queue()
+    relay = stage.start_relay(proxy.through(rabbit.url), hold_seconds=0.3)
+    stage.insert(queue)
+    rabbit.get_all(queue, 1)
+    proxy.refuse()
+    proxy.cut()
+    relay.wait_for_event("broker_outage")
+    stage.insert(queue, 50)
+    relay.wait_for_event("shedding")
+    stage.insert(queue, 50)
+    rows = wait_for(lambda: [row for row in stage.rows() if row["owner"] == "scheduler"][99:] and stage.rows())
+    assert all(row["due"] and row["attempts"] == 0 and row["last_error"] is None for row in rows)
+    stage.wait_until_confirmed()
+
+    proxy.heal()
+    relay.wait_for_event("broker_available")
+    (fresh,) = stage.insert(queue)
+    assert rabbit.get_all(queue, 1)[0].message_id == fresh
+    assert len(stage.rows()) == 100  # the scheduler's
+
+
+def test_a_blackholed_broker_is_noticed_and_its_rows_are_left_to_the_scheduler(
+    stage: Stage, rabbit: Broker, proxy: FaultProxy
+) -> None:
+    queue = rabbit.declare_queue()
+    relay = stage.start_relay(
+        proxy.through(rabbit.url), send_timeout_seconds=1, connect_timeout_seconds=1, hold_seconds=0.5
+    )
+    stage.insert(queue)
+    rabbit.get_all(queue, 1)
+    proxy.blackhole()
+    stage.insert(queue, 10)
+    relay.wait_for_event("shedding")
+    wait_for(lambda: sum(row["owner"] == "scheduler" for row in stage.rows()) == 10)
+    stage.wait_until_confirmed()
+
+
+def test_when_only_the_answers_are_lost_messages_arrive_twice_rather_than_never(
+    stage: Stage, rabbit: Broker, proxy: FaultProxy
+) -> None:
+    queue = rabbit.declare_queue()
+    relay = stage.start_relay(proxy.through(rabbit.url), hold_seconds=30)
+    stage.insert(queue)
+    rabbit.get_all(queue, 1)
+    proxy.blackhole("to_client")
+    event_ids = stage.insert(queue, 5)
+    rabbit.wait_for_depth(queue, 5)
+    proxy.cut()
+    proxy.heal()
+    relay.wait_for_event("broker_available")
+    stage.wait_until_empty()
+    received = [message.message_id for message in rabbit.take_what_is_there(queue)]
+    assert set(received) == set(event_ids)
+    assert len(received) == 10
+
+
+def test_a_blocked_broker_is_an_outage_and_recovers(stage: Stage, disposable_rabbitmq: RabbitMQ) -> None:
+    broker = Broker(disposable_rabbitmq.url)
+    queue = broker.declare_queue()
+    relay = stage.start_relay(broker.url, hold_seconds=0.3)
+    stage.insert(queue)
+    broker.get_all(queue, 1)
+    disposable_rabbitmq.ctl("set_vm_memory_high_watermark", "absolute", "1MB")
+    try:
+        stage.insert(queue, 10)
+        relay.wait_for_event("shedding")
+        wait_for(lambda: sum(row["owner"] == "scheduler" for row in stage.rows()) == 10)
+        stage.wait_until_confirmed()
+    finally:
+        disposable_rabbitmq.ctl("set_vm_memory_high_watermark", "0.8")
+    relay.wait_for_event("broker_available")
+    (fresh,) = stage.insert(queue)
+    wait_for(lambda: fresh in {message.message_id for message in broker.take_what_is_there(queue)})
+
+
+def test_a_killed_broker_that_comes_back_gets_what_is_committed_from_then_on(
+    stage: Stage, disposable_rabbitmq: RabbitMQ
+) -> None:
+    broker = Broker(disposable_rabbitmq.url)
+    queue = broker.declare_queue()
+    relay = stage.start_relay(broker.url, hold_seconds=0.2)
+    stage.insert(queue, 10)
+    stage.wait_until_empty()
+    disposable_rabbitmq.kill()
+    relay.wait_for_event("shedding")
+    stage.insert(queue, 5)
+    wait_for(lambda: sum(row["owner"] == "scheduler" for row in stage.rows()) == 5)
+    disposable_rabbitmq.start()
+    relay.wait_for_event("broker_available", 60)
+    (fresh,) = stage.insert(queue)
+    received = [message.message_id for message in broker.get_all(queue, 11)]
+    assert received[-1] == fresh
+    assert stage.count() == 5
+
+
+def test_a_broker_that_never_answered_ends_the_relay_once_the_slot_holds_nothing_back(stage: Stage) -> None:
+    stage.insert("anywhere", 20)
+    relay = stage.start_relay("amqp://guest:hunter2@127.0.0.1:1//", wait=None)
+    assert relay.wait() == 1
+    error = relay.output().splitlines()[-1]
+    assert error.startswith("cdc-relay: error: ")
+    assert "127.0.0.1:1" in error
+    assert "hunter2" not in relay.output()
+    assert all(row["owner"] == "scheduler" and row["due"] for row in stage.rows())
+    assert stage.slot_state()["behind_bytes"] < 100_000

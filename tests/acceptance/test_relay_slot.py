@@ -1,0 +1,155 @@
+"""The life of the slot and of the connections: whatever happens to them, nothing is lost and the relay comes back."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from outbox.embedded import Postgres
+from tests.fixtures.broker import Broker
+from tests.fixtures.database import create_outbox_database
+from tests.fixtures.services import RunService
+from tests.fixtures.stage import Stage
+from tests.fixtures.waiting import wait_for
+
+
+def test_a_standby_takes_over_within_two_seconds_of_the_holders_death(stage: Stage, rabbit: Broker) -> None:
+    queue = rabbit.declare_queue()
+    holder = stage.start_relay(rabbit.url)
+    standby = stage.start_relay(rabbit.url, wait="standing_by")
+    stage.insert(queue)
+    rabbit.get_all(queue, 1)
+    roles = stage.connection.execute("SELECT role FROM outbox_worker WHERE kind = 'relay' ORDER BY role").fetchall()
+    assert roles == [("active",), ("standby",)]
+    holder.kill()
+    killed = time.monotonic()
+    standby.wait_for_event("relay_active", 10)
+    took = time.monotonic() - killed
+    print(f"takeover after {took:.2f} s")
+    stage.insert(queue)
+    rabbit.get_all(queue, 1)
+    assert took < 5  # the wanted two seconds, with head-room for a loaded machine
+
+
+def test_a_missing_slot_is_created_and_rows_from_before_are_the_schedulers(bare_stage: Stage, rabbit: Broker) -> None:
+    queue = rabbit.declare_queue()
+    bare_stage.set_up(slot=False)
+    before = bare_stage.insert(queue, 3, ordering_key="a")
+    relay = bare_stage.start_relay(rabbit.url)
+    assert relay.wait_for_event("slot_created")["handed_over"] == 3
+    (other,) = bare_stage.insert(queue, ordering_key="b")
+    assert rabbit.get_all(queue, 1)[0].message_id == other
+    rows = bare_stage.rows()
+    assert [row["event_id"] for row in rows] == before
+    assert all(row["owner"] == "scheduler" and row["due"] for row in rows)
+
+
+def test_a_slot_that_is_dropped_under_the_relay_is_created_again(stage: Stage, rabbit: Broker) -> None:
+    queue = rabbit.declare_queue()
+    relay = stage.start_relay(rabbit.url)
+
+    def drop_slot() -> bool:
+        stage.connection.execute(
+            "SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots WHERE slot_name = %s", [stage.slot]
+        )
+        try:
+            stage.connection.execute("SELECT pg_drop_replication_slot(%s)", [stage.slot])
+        except Exception:  # the relay is back already
+            return False
+        return True
+
+    wait_for(drop_slot)
+    relay.wait_for_event("slot_created")
+    wait_for(lambda: stage.slot_state().get("active"))
+    stage.insert(queue, 5)
+    rabbit.get_all(queue, 5)
+
+
+def test_a_lost_slot_is_reported_with_its_cause_and_created_again(
+    private_postgres: Callable[..., Postgres], run_service: RunService, rabbit: Broker
+) -> None:
+    server = private_postgres(
+        settings={"max_slot_wal_keep_size": "1MB", "min_wal_size": "32MB", "max_wal_size": "32MB"}
+    )
+    stage = Stage(create_outbox_database(server.dsn()), run_service)
+    stage.set_up()
+    queue = rabbit.declare_queue()
+    stage.insert(queue, 3)
+    stage.connection.execute("CREATE TABLE filler (text text)")
+
+    def lost() -> bool:
+        stage.connection.execute("INSERT INTO filler SELECT repeat('x', 2000) FROM generate_series(1, 10000)")
+        stage.connection.execute("SELECT pg_switch_wal()")
+        stage.connection.execute("CHECKPOINT")
+        return stage.slot_state()["wal_status"] == "lost"
+
+    wait_for(lost, deadline_seconds=30)
+    relay = stage.start_relay(rabbit.url)
+    assert relay.wait_for_event("slot_lost")["cause"]
+    stage.insert(queue)
+    rabbit.get_all(queue, 1)
+    assert [row["owner"] for row in stage.rows()] == ["scheduler"] * 3
+    stage.close()
+
+
+def test_terminated_connections_are_opened_again(stage: Stage, rabbit: Broker) -> None:
+    queue = rabbit.declare_queue()
+    relay = stage.start_relay(rabbit.url)
+    for backend in ("walsender", "client backend"):
+        lost = sum(event["event"] == "session_lost" for event in relay.events())
+        stage.connection.execute(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+            "WHERE datname = current_database() AND backend_type = %s AND pid <> pg_backend_pid()",
+            [backend],
+        )
+        stage.insert(queue, 10)
+        rabbit.get_all(queue, 10)
+        wait_for(lambda lost=lost: sum(event["event"] == "session_lost" for event in relay.events()) > lost)
+    stage.wait_until_empty()
+
+
+def test_postgres_restarts_without_being_held_up_and_the_relay_comes_back(
+    private_postgres: Callable[..., Postgres], run_service: RunService, rabbit: Broker
+) -> None:
+    server = private_postgres()
+    stage = Stage(create_outbox_database(server.dsn()), run_service)
+    stage.set_up()
+    queue = rabbit.declare_queue()
+    relay = stage.start_relay(rabbit.url)
+    for number, mode in enumerate(("fast", "immediate"), start=1):
+        stage.insert(queue, 5)
+        rabbit.get_all(queue, 5)
+        stage.wait_until_empty()
+        stage.close()
+        server.stop(mode)
+        server.start()
+        wait_for(
+            lambda number=number: sum(event["event"] == "relay_active" for event in relay.events()) > number,
+            deadline_seconds=30,
+        )
+    stage.insert(queue)
+    rabbit.get_all(queue, 1)
+    stage.close()
+
+
+def test_a_fast_shutdown_of_postgres_is_not_held_up_by_a_broker_outage(
+    private_postgres: Callable[..., Postgres], run_service: RunService, fault_proxy: Callable[..., object], rabbit: Broker
+) -> None:
+    server = private_postgres()
+    stage = Stage(create_outbox_database(server.dsn()), run_service)
+    stage.set_up()
+    queue = rabbit.declare_queue()
+    from tests.fixtures.servers import address_of
+
+    proxy = fault_proxy(*address_of(rabbit.url))
+    relay = stage.start_relay(proxy.through(rabbit.url), hold_seconds=60)  # type: ignore[attr-defined]
+    proxy.refuse()  # type: ignore[attr-defined]
+    proxy.cut()  # type: ignore[attr-defined]
+    relay.wait_for_event("broker_outage")
+    stage.insert(queue, 5)
+    wait_for(lambda: stage.slot_state()["behind_bytes"] > 0)
+    stage.close()
+    started = time.monotonic()
+    server.stop("fast")
+    assert time.monotonic() - started < 15
+    relay.wait_for_event("session_lost")

@@ -1,0 +1,291 @@
+"""Claims and what follows them, on a real server: who may take a row, and when it is taken again."""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections import defaultdict
+from collections.abc import Iterator
+
+import pytest
+
+from outbox.message import SCHEMA_VERSION
+from outbox.store import RUN_LENGTH, Burial, Refusal, Store
+from retry_scheduler.claim import FIRST_BATCH_SIZE, Claimer
+from tests.fixtures.database import Database
+from tests.fixtures.rows import emptied, ids_in, insert_rows, make_due, query, scratch_database, store_of
+
+LEASE = 60.0
+
+
+@pytest.fixture(scope="module")
+def scratch(template_database: Database) -> Iterator[Database]:
+    with scratch_database(template_database) as database:
+        yield database
+
+
+@pytest.fixture
+def store(scratch: Database) -> Iterator[Store]:
+    with store_of(scratch) as store:
+        yield emptied(store)
+
+
+def claim(store: Store, name: str = "s/1", batch_size: int = 100, lease_seconds: float = LEASE) -> list[int]:
+    messages, _ = store.claim_due(name, batch_size=batch_size, lease_seconds=lease_seconds)
+    return [message.id for message in messages]
+
+
+# -- which rows ---------------------------------------------------------------------------------------------------------
+
+
+def test_due_rows_are_claimed_and_others_are_not(store: Store) -> None:
+    due = insert_rows(store.connection, 3)
+    insert_rows(store.connection, 2, due_in="1 hour")
+    assert claim(store) == due
+    assert claim(store) == []
+
+
+def test_a_claimed_row_is_leased_and_the_schedulers_for_good(store: Store) -> None:
+    insert_rows(store.connection)
+    claim(store, "s/1")
+    (row,) = query(
+        store.connection,
+        "SELECT owner, claimed_by, attempts, extract(epoch FROM next_attempt_at - clock_timestamp())::float8 FROM outbox",
+    )
+    assert row[:3] == ("scheduler", "s/1", 0)
+    assert row[3] == pytest.approx(LEASE, abs=5)
+
+
+def test_a_claimed_message_comes_out_whole(store: Store) -> None:
+    insert_rows(store.connection, exchange="shop", headers='{"a": 1}', properties='{"priority": 3}', context="{}")
+    ((message,), parked) = store.claim_due("s/1", batch_size=10, lease_seconds=LEASE)
+    assert (message.exchange, message.headers, message.properties) == ("shop", '{"a": 1}', '{"priority": 3}')
+    assert message.payload == b"{}"
+    assert parked == 0
+    assert message.next_attempt_at - store.server_clock() == pytest.approx(LEASE * 1e6, abs=5e6)
+
+
+def test_the_longest_overdue_rows_come_first_and_the_batch_size_is_exact(store: Store) -> None:
+    late = insert_rows(store.connection, 5, due_in="-1 second")
+    later = insert_rows(store.connection, 5, due_in="-1 hour")
+    assert claim(store, batch_size=5) == later
+    assert claim(store, batch_size=3) == late[:3]
+
+
+def test_rows_of_a_newer_format_are_left_to_newer_schedulers(store: Store) -> None:
+    insert_rows(store.connection, schema_version=SCHEMA_VERSION + 1)
+    assert claim(store) == []
+    assert store.next_due() is None
+
+
+def test_rows_that_another_scheduler_is_just_claiming_are_skipped_and_not_waited_for(
+    store: Store, scratch: Database
+) -> None:
+    with store_of(scratch) as ours, scratch.connect(autocommit=False) as theirs:
+        rows = insert_rows(ours.connection, 4)
+        taken = claim(Store(theirs, "public"), "theirs", batch_size=2)
+        assert taken == rows[:2]
+        ours.connection.execute("SET lock_timeout = '1s'")
+        assert claim(ours) == rows[2:]
+        theirs.rollback()
+        assert claim(ours) == rows[:2]
+
+
+# -- leases -------------------------------------------------------------------------------------------------------------
+
+
+def test_a_row_whose_lease_has_ended_is_claimed_again_and_its_first_holder_has_no_say_any_more(store: Store) -> None:
+    (row,) = insert_rows(store.connection)
+    claim(store, "dead/1")
+    make_due(store.connection, [row])
+    assert claim(store, "alive/1") == [row]
+    assert store.settle([row], claim="dead/1") == []
+    assert store.fail([Refusal(row, "no", 1.0)], claim="dead/1") == []
+    assert store.bury([Burial(row, "rejected", "no", 1)], claim="dead/1") == []
+    assert store.defer([row], claim="dead/1", cooldown_seconds=1) == []
+    assert store.release([row], claim="dead/1") == []
+    assert store.settle([row], claim="alive/1") == [row]
+    assert ids_in(store.connection) == []
+
+
+def test_a_released_row_is_due_at_once(store: Store) -> None:
+    rows = insert_rows(store.connection, 2)
+    claim(store)
+    assert store.release(rows, claim="s/1") == rows
+    assert claim(store, "s/2") == rows
+
+
+def test_a_deferred_row_waits_for_the_cooldown_and_keeps_its_attempts(store: Store) -> None:
+    (row,) = insert_rows(store.connection, attempts=2)
+    claim(store)
+    store.defer([row], claim="s/1", cooldown_seconds=30)
+    assert claim(store) == []
+    assert store.next_due() == pytest.approx(30, abs=5)
+    assert query(store.connection, "SELECT attempts FROM outbox") == [2]
+
+
+def test_a_failed_row_spends_an_attempt_and_waits_for_its_backoff(store: Store) -> None:
+    (row,) = insert_rows(store.connection, attempts=2)
+    claim(store)
+    assert store.fail([Refusal(row, "NoRoute: x", 240.5)], claim="s/1") == [row]
+    assert query(
+        store.connection,
+        "SELECT attempts, last_error, claimed_by, round(extract(epoch FROM next_attempt_at - last_failed_at), 1)::text "
+        "FROM outbox",
+    ) == [(3, "NoRoute: x", None, "240.5")]
+
+
+# -- order --------------------------------------------------------------------------------------------------------------
+
+
+def test_due_rows_of_a_key_are_claimed_together_up_to_the_first_that_is_not_due(store: Store) -> None:
+    first = insert_rows(store.connection, 2, ordering_key="k")
+    gap = insert_rows(store.connection, ordering_key="k", due_in="1 hour")
+    behind = insert_rows(store.connection, 2, ordering_key="k")
+    messages, parked = store.claim_due("s/1", batch_size=100, lease_seconds=LEASE)
+    assert [message.id for message in messages] == first
+    assert parked == 2
+    assert query(store.connection, "SELECT id FROM outbox WHERE next_attempt_at = 'infinity' ORDER BY id") == behind
+    assert gap[0] not in first
+
+
+def test_rows_behind_a_failed_head_are_parked_once_and_cost_later_claims_nothing(store: Store) -> None:
+    (head,) = insert_rows(store.connection, ordering_key="k", due_in="1 hour")
+    insert_rows(store.connection, 30, ordering_key="k")
+    others = insert_rows(store.connection, 5)
+    messages, parked = store.claim_due("s/1", batch_size=100, lease_seconds=LEASE)
+    assert ([message.id for message in messages], parked) == (others, 30)
+    assert store.claim_due("s/2", batch_size=100, lease_seconds=LEASE) == ([], 0)
+    make_due(store.connection, [head])
+    assert claim(store, "s/3") == [head]
+
+
+def test_a_key_whose_head_another_scheduler_holds_is_not_claimed(store: Store, scratch: Database) -> None:
+    with store_of(scratch) as ours, scratch.connect(autocommit=False) as theirs:
+        rows = insert_rows(ours.connection, 3, ordering_key="k")
+        assert claim(Store(theirs, "public"), "theirs", batch_size=1) == rows[:1]
+        assert claim(ours) == []  # not committed yet
+        theirs.commit()
+        assert claim(ours) == []
+        assert ours.settle(rows[:1], claim="theirs") == rows[:1]
+        assert claim(ours) == rows[1:]
+
+
+def test_settling_a_head_wakes_the_rows_behind_it_a_run_at_a_time(store: Store) -> None:
+    rows = insert_rows(store.connection, RUN_LENGTH + 50, ordering_key="k")
+    other = insert_rows(store.connection, 3, ordering_key="other")
+    assert claim(store, "s/1", batch_size=1) == rows[:1]
+    assert claim(store, "s/2", batch_size=1000) == other
+    store.settle(rows[:1], claim="s/1")
+    assert claim(store, "s/3", batch_size=1000) == rows[1 : RUN_LENGTH + 1]
+    assert claim(store, "s/4", batch_size=1000) == []
+    store.settle(rows[1 : RUN_LENGTH + 1], claim="s/3")
+    assert claim(store, "s/5", batch_size=1000) == rows[RUN_LENGTH + 1 :]
+
+
+@pytest.mark.parametrize("archive", [False, True])
+def test_a_settled_row_is_gone_or_archived_and_its_key_goes_on(store: Store, archive: bool) -> None:
+    rows = insert_rows(store.connection, 2, ordering_key="k")
+    claim(store, "s/1", batch_size=1)
+    assert claim(store, "s/2") == []
+    assert store.settle(rows[:1], claim="s/1", archive=archive) == rows[:1]
+    assert ids_in(store.connection, "outbox_archive") == (rows[:1] if archive else [])
+    assert claim(store, "s/3") == rows[1:]
+
+
+def test_burying_a_head_wakes_the_rows_behind_it(store: Store) -> None:
+    head, *behind = insert_rows(store.connection, 3, ordering_key="k", attempts=4, dedup_key="once {n}")
+    claim(store, "s/1", batch_size=1)
+    assert claim(store, "s/2") == []
+    assert store.bury([Burial(head, "max attempts", "no", 1)], claim="s/1") == [head]
+    assert claim(store, "s/3") == behind
+    assert query(store.connection, "SELECT id, reason, attempts, last_error, dedup_key FROM outbox_dead_letter") == [
+        (head, "max attempts", 5, "no", "once 0")
+    ]
+
+
+def test_waking_does_not_touch_a_row_that_is_leased(store: Store) -> None:
+    head, second, third = insert_rows(store.connection, 3, ordering_key="k")
+    assert claim(store, "s/1") == [head, second, third]
+    before = query(store.connection, "SELECT next_attempt_at FROM outbox WHERE id > %s ORDER BY id", head)
+    store.settle([head], claim="s/1")
+    assert query(store.connection, "SELECT next_attempt_at FROM outbox ORDER BY id") == before
+
+
+def test_a_parked_row_that_nobody_woke_is_found_by_the_sweep(store: Store) -> None:
+    rows = insert_rows(store.connection, 3, ordering_key="a")
+    insert_rows(store.connection, 3, ordering_key="b")
+    store.connection.execute("UPDATE outbox SET next_attempt_at = 'infinity' WHERE id > %s", [rows[0]])
+    store.connection.execute("DELETE FROM outbox WHERE id = %s", [rows[0]])  # a head that left without a word
+    heads = [rows[1], rows[2] + 1]
+    assert store.unpark_heads() == heads
+    assert store.unpark_heads() == []
+    assert claim(store) == heads
+
+
+# -- batches ------------------------------------------------------------------------------------------------------------
+
+
+def test_batches_double_while_they_are_full_and_start_small_again(store: Store) -> None:
+    insert_rows(store.connection, FIRST_BATCH_SIZE * 8)
+    claimer = Claimer("s", batch_size=FIRST_BATCH_SIZE * 4, lease_seconds=LEASE)
+    batches = [claimer.claim(store) for _ in range(4)]
+    assert [len(batch.messages) // FIRST_BATCH_SIZE for batch in batches] == [1, 2, 4, 1]
+    assert [batch.full for batch in batches] == [True, True, True, False]
+    insert_rows(store.connection, FIRST_BATCH_SIZE * 2)
+    assert len(claimer.claim(store).messages) == FIRST_BATCH_SIZE
+    assert len({batch.claim for batch in batches}) == 4
+
+
+def test_a_batch_knows_the_databases_clock_without_asking(store: Store) -> None:
+    insert_rows(store.connection)
+    batch = Claimer("s", batch_size=10, lease_seconds=LEASE).claim(store)
+    assert batch.server_time(batch.claimed_at) == pytest.approx(store.server_clock(), abs=2e6)
+    assert batch.server_time(batch.claimed_at + 10) - batch.server_time(batch.claimed_at) == 10_000_000
+
+
+# -- many at once -------------------------------------------------------------------------------------------------------
+
+
+def test_schedulers_side_by_side_deliver_each_row_once_and_each_key_in_order(store: Store, scratch: Database) -> None:
+    insert_rows(store.connection, 300)
+    for key in range(10):
+        insert_rows(store.connection, 30, ordering_key=f"k{key}")
+    keys = dict(query(store.connection, "SELECT id, ordering_key FROM outbox"))
+    delivered: list[int] = []
+    errors: list[BaseException] = []
+
+    def work(number: int) -> None:
+        dice = random.Random(number)
+        try:
+            with store_of(scratch) as store:
+                while ids_in(store.connection):
+                    name = f"s{number}/{dice.random()}"
+                    claimed = claim(store, name, batch_size=dice.choice([1, 7, 40]), lease_seconds=30)
+                    store.unpark_heads()
+                    failed: set[str] = set()
+                    for row in claimed:
+                        if keys[row] in failed:
+                            store.release([row], claim=name)
+                        elif dice.random() < 0.1:
+                            store.fail([Refusal(row, "no", 0.001)], claim=name)
+                            if keys[row] is not None:
+                                failed.add(keys[row])
+                        else:
+                            delivered.append(row)
+                            store.settle([row], claim=name)
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert errors == []
+    assert sorted(delivered) == sorted(keys)
+    by_key: dict[str, list[int]] = defaultdict(list)
+    for row in delivered:
+        if keys[row] is not None:
+            by_key[keys[row]].append(row)
+    assert all(rows == sorted(rows) for rows in by_key.values())

@@ -1,0 +1,173 @@
+"""Least privilege: every role can do its job, and nothing that is not its job."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, LiteralString
+
+import psycopg
+import pytest
+from psycopg import sql
+
+from outbox.setup import create_slot, slot_state
+from outbox.sqlfiles import script
+from outbox.store import Burial, Refusal, Store
+from producer import Outbox
+from tests.fixtures.database import Database
+
+JOBS = ("producer", "relay", "scheduler", "observer")
+TABLES = ("outbox", "outbox_dead_letter", "outbox_archive", "outbox_event", "outbox_worker", "outbox_migration")
+
+Roles = dict[str, str]
+
+
+@pytest.fixture
+def roles(database: Database) -> Iterator[Roles]:
+    """Roles are shared by all databases of a server: names of this test alone, gone with it."""
+    names = {job: f"{job}_{uuid.uuid4().hex[:8]}" for job in JOBS}
+    with database.connect() as connection:
+        connection.execute(script("roles.sql", schema="public", **names))
+        yield names
+        for name in names.values():
+            connection.execute(sql.SQL("DROP OWNED BY {}").format(sql.Identifier(name)))
+            connection.execute(sql.SQL("DROP ROLE {}").format(sql.Identifier(name)))
+
+
+@contextmanager
+def acting_as(database: Database, role: str) -> Iterator[psycopg.Connection[Any]]:
+    with database.connect() as connection:
+        connection.execute(sql.SQL("SET ROLE {}").format(sql.Identifier(role)))
+        yield connection
+
+
+def enqueue(database: Database, count: int = 1) -> list[int]:
+    with database.connect() as connection:
+        rows = connection.execute(
+            "INSERT INTO outbox (event_type, routing_key, payload) SELECT 'e', 'q', '' FROM generate_series(1, %s) "
+            "RETURNING id",
+            [count],
+        ).fetchall()
+    return [id_ for (id_,) in rows]
+
+
+def test_a_producer_enqueues(database: Database, roles: Roles) -> None:
+    outbox = Outbox("shop")
+    with acting_as(database, roles["producer"]) as connection, connection.transaction():
+        assert outbox.publish(connection, "order.placed", {"n": 1}, aggregate=("order", 1)).new
+        assert outbox.publish(connection, "order.placed", {"n": 1}, dedup_key="once").new
+        assert not outbox.publish(connection, "order.placed", {"n": 1}, dedup_key="once").new
+        outbox.publish_many(connection, [{"event_type": "a", "payload": {}}, {"event_type": "b", "payload": {}}])
+
+
+def test_a_relay_settles_fails_buries_hands_over_and_tells_that_it_lives(database: Database, roles: Roles) -> None:
+    ids = enqueue(database, 6)
+    with acting_as(database, roles["relay"]) as connection:
+        store = Store(connection, "public")
+        assert store.settle(ids[:1]) == ids[:1]
+        assert store.settle(ids[1:2], archive=True) == ids[1:2]
+        assert store.fail([Refusal(ids[2], "no route", 1.0)]) == [ids[2]]
+        assert store.bury([Burial(ids[3], "rejected", "no", 1)]) == [ids[3]]
+        assert store.hand_over(ids[4:5]) == ids[4:5]
+        assert store.hand_over_all() == 1
+        store.keys_in_table()
+        store.wal_position()
+        store.worker_seen(kind="relay", name="r", role="active", version="1", host="h", pid=1)
+        store.worker_gone(kind="relay", name="r")
+
+
+def test_a_relay_creates_its_own_slot(database: Database, roles: Roles) -> None:
+    slot = f"slot_{uuid.uuid4().hex[:12]}"
+    with acting_as(database, roles["relay"]) as connection:
+        create_slot(connection, slot, failover=False)
+        assert slot_state(Store(connection, "public"), slot) is not None
+
+
+def test_a_scheduler_claims_settles_defers_buries_and_tells_that_it_lives(database: Database, roles: Roles) -> None:
+    enqueue(database, 4)
+    with acting_as(database, roles["scheduler"]) as connection:
+        store = Store(connection, "public")
+        store.hand_over_all()
+        claimed, _ = store.claim_due("me", batch_size=10, lease_seconds=60)
+        ids = [message.id for message in claimed]
+        assert store.settle(ids[:1], claim="me", archive=True) == ids[:1]
+        assert store.bury([Burial(ids[1], "max attempts", "no", 1)], claim="me") == ids[1:2]
+        assert store.defer(ids[2:3], claim="me", cooldown_seconds=1) == ids[2:3]
+        assert store.release(ids[3:], claim="me") == ids[3:]
+        store.unpark_heads()
+        store.worker_seen(kind="scheduler", name="s", role="active", version="1", host="h", pid=1)
+
+
+@pytest.mark.parametrize("table", TABLES)
+def test_an_observer_sees_every_table_and_changes_none(database: Database, roles: Roles, table: str) -> None:
+    name = sql.Identifier(table)
+    with acting_as(database, roles["observer"]) as connection:
+        connection.execute(sql.SQL("SELECT count(*) FROM {}").format(name))
+        for statement in ("DELETE FROM {}", "TRUNCATE {}", "DROP TABLE {}", "INSERT INTO {} DEFAULT VALUES"):
+            refused(connection, sql.SQL(statement).format(name))
+
+
+FORBIDDEN: dict[str, tuple[LiteralString, ...]] = {
+    "producer": (
+        "SELECT count(*) FROM outbox",
+        "SELECT payload FROM outbox",
+        "DELETE FROM outbox",
+        "UPDATE outbox SET attempts = 0",
+        "TRUNCATE outbox",
+        "DELETE FROM outbox_event",
+        "UPDATE outbox_event SET payload = ''",
+        "SELECT count(*) FROM outbox_dead_letter",
+        "SELECT count(*) FROM outbox_archive",
+        "SELECT count(*) FROM outbox_worker",
+        "INSERT INTO outbox_migration (version, name) VALUES (99, 'x')",
+        "CREATE TABLE mine (id int)",
+        "ALTER TABLE outbox ADD COLUMN x int",
+    ),
+    "relay": (
+        "INSERT INTO outbox (event_type, routing_key, payload) VALUES ('e', 'q', '')",
+        "TRUNCATE outbox",
+        "DELETE FROM outbox_dead_letter",
+        "SELECT count(*) FROM outbox_archive",
+        "SELECT count(*) FROM outbox_event",
+        "DELETE FROM outbox_event",
+        "DELETE FROM outbox_migration",
+        "CREATE TABLE mine (id int)",
+        "DROP TABLE outbox",
+    ),
+    "scheduler": (
+        "TRUNCATE outbox",
+        "UPDATE outbox_dead_letter SET reason = 'rejected'",
+        "UPDATE outbox_archive SET payload = ''",
+        "INSERT INTO outbox_event (stream, version, event_id, event_type, payload) "
+        "VALUES ('s', 1, gen_random_uuid(), 'e', '')",
+        "UPDATE outbox_event SET payload = ''",
+        "INSERT INTO outbox_migration (version, name) VALUES (99, 'x')",
+        "SELECT pg_create_logical_replication_slot('forbidden', 'pgoutput')",
+        "DROP TABLE outbox",
+    ),
+    "observer": (
+        "UPDATE outbox SET attempts = 0",
+        "UPDATE outbox_dead_letter SET reason = 'rejected'",
+        "INSERT INTO outbox (event_type, routing_key, payload) VALUES ('e', 'q', '')",
+        "SELECT pg_create_logical_replication_slot('forbidden', 'pgoutput')",
+        "CREATE TABLE mine (id int)",
+    ),
+}
+
+
+@pytest.mark.parametrize(
+    ("job", "statement"), [(job, statement) for job, statements in FORBIDDEN.items() for statement in statements]
+)
+def test_a_role_cannot_do_what_is_not_its_job(
+    database: Database, roles: Roles, job: str, statement: LiteralString
+) -> None:
+    with database.connect() as owner:
+        owner.execute("REVOKE CREATE ON SCHEMA public FROM PUBLIC")  # the default from PostgreSQL 15 on
+    with acting_as(database, roles[job]) as connection:
+        refused(connection, sql.SQL(statement))
+
+
+def refused(connection: psycopg.Connection[Any], statement: sql.SQL | sql.Composed) -> None:
+    with pytest.raises(psycopg.errors.InsufficientPrivilege):
+        connection.execute(statement)

@@ -1,0 +1,94 @@
+"""What travels with a message, from the libraries that the application uses."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+import pytest
+import sentry_sdk
+import structlog
+from opentelemetry import baggage
+from opentelemetry import context as otel_context
+from opentelemetry.sdk.trace import TracerProvider
+
+from producer import Context, Event, get_tracking_ids, tracking
+
+ONLY_TRACKING = Context(sentry=False, opentelemetry=False)
+ONLY_SENTRY = Context(opentelemetry=False, tracking=False)
+ONLY_OPENTELEMETRY = Context(sentry=False, tracking=False)
+
+
+@pytest.fixture
+def sentry() -> Iterator[None]:
+    sentry_sdk.init(dsn=None, traces_sample_rate=1.0, default_integrations=False, auto_enabling_integrations=False)
+    yield
+    sentry_sdk.get_global_scope().set_client(None)
+
+
+def test_a_message_starts_a_chain_of_tracking_ids() -> None:
+    assert ONLY_TRACKING.headers("a") == {"tracking_ids": ["a"]}
+
+
+def test_what_is_published_on_behalf_of_a_message_carries_its_chain() -> None:
+    with tracking(ONLY_TRACKING.headers("a")):
+        with tracking(ONLY_TRACKING.headers("b")):
+            assert get_tracking_ids() == ("a", "b")
+            assert ONLY_TRACKING.headers("c") == {"tracking_ids": ["a", "b", "c"]}
+        assert get_tracking_ids() == ("a",)
+    assert get_tracking_ids() == ()
+
+
+def test_a_chain_can_begin_with_any_id_and_a_message_without_a_chain_begins_none() -> None:
+    with tracking("request-7") as chain:
+        assert chain == ("request-7",)
+    with tracking({"other": "header"}) as chain:
+        assert chain == ()
+
+
+def test_the_trace_of_sentry_travels(sentry: None) -> None:
+    with sentry_sdk.start_transaction(name="work") as transaction:
+        headers = ONLY_SENTRY.headers("a")
+    assert headers["sentry-trace"].startswith(transaction.trace_id)
+    assert f"sentry-trace_id={transaction.trace_id}" in headers["baggage"]
+
+
+def test_sentry_that_is_not_initialised_adds_nothing() -> None:
+    assert ONLY_SENTRY.headers("a") == {}
+
+
+def test_the_trace_of_opentelemetry_travels() -> None:
+    with TracerProvider().get_tracer("test").start_as_current_span("work") as span:
+        headers = ONLY_OPENTELEMETRY.headers("a")
+    trace_id = f"{span.get_span_context().trace_id:032x}"
+    assert headers["traceparent"].split("-")[1] == trace_id
+
+
+def test_the_baggage_of_both_is_kept(sentry: None) -> None:
+    token = otel_context.attach(baggage.set_baggage("tenant", "a"))
+    try:
+        with sentry_sdk.start_transaction(name="work"):
+            headers = Context(tracking=False).headers("a")
+    finally:
+        otel_context.detach(token)
+    assert "sentry-trace_id=" in headers["baggage"]
+    assert headers["baggage"].endswith(",tenant=a")
+
+
+def test_a_library_that_fails_does_not_fail_the_publish(monkeypatch: pytest.MonkeyPatch, sentry: None) -> None:
+    monkeypatch.setattr(sentry_sdk, "get_traceparent", lambda: 1 / 0)
+    assert Context(opentelemetry=False).headers("a") == {"tracking_ids": ["a"]}
+
+
+def test_the_log_context_is_off_by_default_and_can_be_limited_to_some_names() -> None:
+    with structlog.contextvars.bound_contextvars(request="r", user=object):
+        assert Context().log_context() is None
+        assert json.loads(Context(structlog=True).log_context() or "") == {"request": "r", "user": str(object)}
+        assert json.loads(Context(structlog=("request",)).log_context() or "") == {"request": "r"}
+        assert Context(structlog=("other",)).log_context() is None
+    assert Context(structlog=True).log_context() is None
+
+
+def test_an_events_own_headers_win() -> None:
+    event = Event(event_type="x", payload={}, headers={"tracking_ids": ["mine"]})
+    assert json.loads(event.row(exchange="", context=ONLY_TRACKING)["headers"]) == {"tracking_ids": ["mine"]}

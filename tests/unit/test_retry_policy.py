@@ -1,0 +1,61 @@
+"""The retry policy: when a refused message is tried again, and when it is given up."""
+
+from __future__ import annotations
+
+import pytest
+
+from outbox.retry_policy import RetryPolicy
+from outbox.settings import RetryRule, SchedulerSettings
+
+
+def default_policy(jitter: float = 0.0) -> RetryPolicy:
+    settings = SchedulerSettings.model_construct()
+    return RetryPolicy(
+        settings.max_attempts, settings.backoff_seconds, settings.max_backoff_seconds, jitter=lambda: jitter
+    )
+
+
+@pytest.mark.parametrize(
+    ("attempts", "shortest", "longest"), [(0, 120, 132), (1, 240, 252), (2, 480, 492), (3, 960, 972), (4, None, None)]
+)
+def test_the_defaults_double_from_two_minutes_and_bury_at_the_fifth_failure(
+    attempts: int, shortest: float | None, longest: float | None
+) -> None:
+    assert default_policy(jitter=0.0).backoff("order.placed", attempts) == shortest
+    assert default_policy(jitter=1.0).backoff("order.placed", attempts) == longest
+
+
+def test_the_wait_is_never_longer_than_the_maximum_also_with_jitter() -> None:
+    policy = RetryPolicy(max_attempts=1000, backoff_seconds=120, max_backoff_seconds=3600, jitter=lambda: 1.0)
+    assert policy.backoff("order.placed", 5) == 3600
+    assert policy.backoff("order.placed", 998) == 3600
+
+
+def test_one_attempt_means_that_the_first_failure_buries() -> None:
+    assert RetryPolicy(1, 120, 3600).backoff("order.placed", 0) is None
+
+
+def test_the_first_rule_that_matches_wins_and_changes_only_what_it_names() -> None:
+    rules = (
+        RetryRule(match="order.*", max_attempts=2),
+        RetryRule(match="order.placed", backoff_seconds=1),
+        RetryRule(match="*.slow", backoff_seconds=10, max_backoff_seconds=15),
+    )
+    policy = RetryPolicy(5, 120, 3600, rules, jitter=lambda: 0.0)
+    assert policy.backoff("order.placed", 0) == 120
+    assert policy.backoff("order.placed", 1) is None
+    assert policy.backoff("report.slow", 0) == 10
+    assert policy.backoff("report.slow", 1) == 15
+    assert policy.backoff("invoice.sent", 3) == 960
+
+
+def test_rules_are_case_sensitive_as_event_types_are() -> None:
+    policy = RetryPolicy(5, 120, 3600, (RetryRule(match="order.*", max_attempts=1),), jitter=lambda: 0.0)
+    assert policy.backoff("Order.placed", 0) == 120
+
+
+def test_jitter_spreads_messages_that_failed_together() -> None:
+    policy = RetryPolicy(5, 120, 3600)
+    waits = {policy.backoff("order.placed", 0) for _ in range(50)}
+    assert len(waits) > 40
+    assert all(wait is not None and 120 <= wait < 132 for wait in waits)

@@ -1,0 +1,77 @@
+"""Shutdown: the first signal asks, the second one ends."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+
+from outbox.shutdown import Shutdown
+
+PROGRAM = """
+import sys, time
+from outbox.shutdown import Shutdown
+with Shutdown() as shutdown:
+    print("ready", flush=True)
+    shutdown.wait(60)
+    print("asked", flush=True)
+    time.sleep(60)
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_the_first_signal_is_a_request(number: signal.Signals) -> None:
+    with Shutdown() as shutdown:
+        assert not shutdown.wait(0)
+        os.kill(os.getpid(), number)
+        assert shutdown.wait(5)
+        assert shutdown.requested
+        assert select.select([shutdown], [], [], 0)[0]
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_the_second_signal_ends_the_process_at_once(number: signal.Signals) -> None:
+    with subprocess.Popen([sys.executable, "-c", PROGRAM], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        process.send_signal(number)
+        assert process.stdout.readline() == "asked\n"
+        process.send_signal(number)
+        assert process.wait(10) == 128 + number
+
+
+def test_waiting_ends_with_the_request_and_not_with_the_time() -> None:
+    with Shutdown() as shutdown:
+        started = time.monotonic()
+        timer = threading.Timer(0.05, shutdown.request)
+        timer.start()
+        assert shutdown.wait(30)
+        timer.join()
+        assert time.monotonic() - started < 10
+
+
+def test_waiting_without_a_request_lasts_its_time() -> None:
+    with Shutdown() as shutdown:
+        started = time.monotonic()
+        assert not shutdown.wait(0.05)
+        assert time.monotonic() - started >= 0.05
+
+
+def test_asking_twice_is_asking_once() -> None:
+    with Shutdown() as shutdown:
+        shutdown.request()
+        shutdown.request()
+        assert shutdown.requested
+
+
+def test_the_old_handlers_come_back() -> None:
+    before = {number: signal.getsignal(number) for number in Shutdown.SIGNALS}
+    with Shutdown():
+        assert all(signal.getsignal(number) != handler for number, handler in before.items())
+    assert {number: signal.getsignal(number) for number in Shutdown.SIGNALS} == before
