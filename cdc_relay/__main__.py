@@ -8,7 +8,7 @@ from cdc_relay.relay import Relay
 from outbox.command import run, settings_flags, version_option
 from outbox.settings import RelaySettings, load_settings
 from outbox.shutdown import Shutdown
-from outbox.telemetry.logs import configure_logging
+from outbox.telemetry.service import Telemetry
 
 
 @click.command("cdc-relay", context_settings={"max_content_width": 120})
@@ -25,9 +25,10 @@ def command(config: str | None, **flags: object) -> None:
     secrets into the environment or the file: flags show up in the list of processes.
     """
     settings = load_settings(RelaySettings, flags, config_file=config)
-    configure_logging(settings.log_level, settings.log_format, service="cdc-relay", name=settings.name)
-    with Shutdown() as shutdown:
-        Relay(settings, shutdown).run()
+    with Shutdown() as shutdown, Telemetry(settings, service="cdc-relay", label="relay") as telemetry:
+        relay = Relay(settings, shutdown, telemetry)
+        telemetry.serve(relay.status)
+        relay.run()
 
 
 def main() -> None:

@@ -4,8 +4,8 @@ The courier: the thread that owns the broker connection.
 Messages come in by `submit`, outcomes go out by the callback. Nobody waits for the courier: a slow broker slows nothing
 but itself.
 
-In a broker outage it first *holds* what it has, for `hold_seconds`, while it reconnects; then it *sheds*: `on_shed` says
-that nothing submitted so far is waited for, and every message that comes while the broker is away is answered with
+In a broker outage it first *holds* what it has, for `hold_seconds`, while it reconnects; then it *sheds*: `on_shed`
+says that nothing submitted so far is waited for, and every message that comes while the broker is away is answered with
 an outage at once. So the relay can leave the rows to the scheduler, and the WAL moves on. When the broker is back, the
 next message goes out at once. A broker that blocks its publishers (a memory or disk alarm) is an outage like any other,
 except that the connection is kept, to learn when it ends.
@@ -133,6 +133,8 @@ class Courier:
         if time.monotonic() < self._retry_at:
             return False
         self._publisher.connect()
+        if not self.ever_connected:
+            log.info("broker_connected")
         self.ever_connected = True
         return True
 

@@ -46,10 +46,19 @@ class Failed(NamedTuple):
 
     id: int
     xid: int
+    event_type: str
     verdict: Refusal | Burial
 
 
 Settlement = Delivered | HandOver | Failed
+
+
+class Confirmation(NamedTuple):
+    """A message that the broker has, and the instants that tell how long it took."""
+
+    message: Message
+    committed_at: int
+    sent_at: int
 
 
 class Pipeline:
@@ -63,7 +72,7 @@ class Pipeline:
         self._lanes = Lanes()
         self._leaving: Counter[str] = Counter()  # rows of a key whose settlement leaves them in the table
         self._leaving_keys: dict[int, str] = {}
-        self._unconfirmed: dict[int, Message] = {}
+        self._unconfirmed: dict[int, tuple[Message, int]] = {}  # with the instant it was sent
         self._publish: list[Message] = []
         self._settle: list[Settlement] = []
 
@@ -99,36 +108,43 @@ class Pipeline:
                 heads.setdefault(key, message.id)
         return heads
 
-    def admit(self, messages: Iterable[Message], free_keys: Iterable[str] = ()) -> None:
+    def admit(self, messages: Iterable[Message], free_keys: Iterable[str], now: int) -> None:
         """Rows in commit order: publish, keep waiting behind their key, or hand over."""
         self.blocked.difference_update(free_keys)
         for message in messages:
             key = message.ordering_key
             if key is None:
-                self._send(message)
+                self._send(message, now)
             elif key in self.blocked:
                 self._hand_over(message)
             elif self._lanes.admit(message):
-                self._send(message)
+                self._send(message, now)
 
     # -- what became of them ------------------------------------------------------------------------------------------
 
-    def resolved(self, outcomes: Iterable[Outcome], now: int) -> None:
+    def resolved(self, outcomes: Iterable[Outcome], now: int) -> list[Confirmation]:
         """The broker, or the lack of one, has spoken."""
+        confirmations = []
         for message, failure in outcomes:
-            if self._unconfirmed.pop(message.id, None) is None:
+            sent = self._unconfirmed.pop(message.id, None)
+            if sent is None:
                 continue  # handed over in the meantime
             if failure is None:
-                self._settle.append(Delivered(message.id, self._xid(message)))
+                transaction = self.window.transaction_of(message.id)
+                self._settle.append(Delivered(message.id, transaction.xid))
+                confirmations.append(Confirmation(message, transaction.commit_time, sent[1]))
                 if message.ordering_key is not None:
                     self._send_next(message, now)
             elif failure.kind is FailureKind.OUTAGE:
                 self._hand_over(message)
                 self._fail_lane(message)
             else:
-                self._settle.append(Failed(message.id, self._xid(message), self._verdict(message, failure)))
+                self._settle.append(
+                    Failed(message.id, self._xid(message), message.event_type, self._verdict(message, failure))
+                )
                 self._leave_behind(message)
                 self._fail_lane(message)
+        return confirmations
 
     def settled(self, ids: Iterable[int]) -> None:
         """The table says so now."""
@@ -143,7 +159,7 @@ class Pipeline:
 
     def abandon(self) -> None:
         """The end: what is neither confirmed nor settled by now is handed over."""
-        for message in list(self._unconfirmed.values()):
+        for message, _ in list(self._unconfirmed.values()):
             self._hand_over(message)
             self._fail_lane(message)
         self._unconfirmed.clear()
@@ -172,8 +188,8 @@ class Pipeline:
     def _in_time(self, message: Message, now: int) -> bool:
         return now < message.next_attempt_at - self._margin
 
-    def _send(self, message: Message) -> None:
-        self._unconfirmed[message.id] = message
+    def _send(self, message: Message, now: int) -> None:
+        self._unconfirmed[message.id] = (message, now)
         self._publish.append(message)
 
     def _send_next(self, confirmed: Message, now: int) -> None:
@@ -181,7 +197,7 @@ class Pipeline:
         if following is None:
             return
         if self._in_time(following, now):
-            self._send(following)
+            self._send(following, now)
         else:  # it waited too long: the scheduler may hold it by now
             self._hand_over(following)
             self._fail_lane(following)

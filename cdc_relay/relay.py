@@ -13,7 +13,9 @@ import os
 import random
 import socket
 import time
+from typing import Literal
 
+from cdc_relay.report import Report
 from cdc_relay.session import Session
 from cdc_relay.slot import OBJECT_IN_USE, ensure_slot
 from cdc_relay.stream import ReplicationStream
@@ -21,11 +23,12 @@ from outbox import __version__
 from outbox.delivery.publisher import Publisher, open_publisher
 from outbox.errors import DatabaseError, ReplicationError, SetupError
 from outbox.settings import RelaySettings
-from outbox.setup import applied_migrations, publication_problem
+from outbox.setup import applied_migrations, handover_seconds, publication_problem, slot_state
 from outbox.shutdown import Shutdown
 from outbox.sqlfiles import migrations
 from outbox.store import Store, connect
 from outbox.telemetry.logs import get_logger
+from outbox.telemetry.service import Telemetry
 
 log = get_logger(__name__)
 
@@ -37,10 +40,13 @@ STEADY_SECONDS = 10.0
 class Relay:
     """One process of the relay."""
 
-    def __init__(self, settings: RelaySettings, shutdown: Shutdown) -> None:
+    def __init__(self, settings: RelaySettings, shutdown: Shutdown, telemetry: Telemetry) -> None:
         self._settings = settings
         self._shutdown = shutdown
-        self._role = "standby"
+        self._metrics = telemetry.metrics
+        self._health = telemetry.health
+        self._report = Report(telemetry.metrics)
+        self._role: Literal["active", "standby"] = "standby"
         self._heartbeat_due = 0.0
         self._ever_connected = False
         self._reached_broker = False
@@ -59,8 +65,26 @@ class Relay:
                     raise
                 failures = 0 if time.monotonic() - started > STEADY_SECONDS else failures + 1
                 delay = _backoff(failures)
+                self._health.not_ready(str(error))
                 log.warning("session_lost", reason=str(error), sqlstate=error.sqlstate, retry_seconds=round(delay, 2))
+                self._health.beat()
                 self._shutdown.wait(delay)
+
+    def status(self) -> dict[str, object]:
+        """What /status shows. May be called from another thread."""
+        return {
+            "service": "cdc-relay",
+            "name": self._settings.name,
+            "version": __version__,
+            "role": self._health.role,
+            "slot": self._settings.slot,
+            "delivered": self._report.delivered,
+            "failed": self._report.failed,
+            "handed_over": self._report.handed_over,
+            "in_flight": self._metrics.relay_in_flight.value,
+            "blocked_keys": self._metrics.blocked_keys.value,
+            "replication_lag_bytes": self._metrics.replication_lag_bytes.value,
+        }
 
     def _run_session(self) -> None:
         with contextlib.ExitStack() as resources:
@@ -80,14 +104,16 @@ class Relay:
                 shutdown=self._shutdown,
                 must_reach_broker=not self._reached_broker,
                 heartbeat=lambda: self._heartbeat(asking),
+                report=self._report,
+                health=self._health,
             )
-            self._role, self._heartbeat_due = "active", 0.0
+            self._take_role("active")
             log.info("relay_active", slot=self._settings.slot, publication=self._settings.publication)
             try:
                 session.run()
             finally:
                 self._reached_broker = self._reached_broker or session.reached_broker
-                self._role = "standby"
+                self._metrics.relay_active.set(0)
             self._say_goodbye(asking)
 
     def _open_store(self, resources: contextlib.ExitStack) -> Store:
@@ -112,6 +138,12 @@ class Relay:
             raise SetupError(f"the schema {schema} has no outbox, or an older one: run `outbox setup`")
         if problem := publication_problem(store, schema, publication):
             raise SetupError(f"{problem}: run `outbox setup`")
+        handover, margin = handover_seconds(store), self._settings.send_timeout_seconds
+        if handover is not None and handover <= margin:
+            raise SetupError(
+                f"new rows are the relay's for {handover:g} s, which is not longer than send_timeout_seconds "
+                f"({margin:g}): lower it, or raise the former with `outbox setup --handover-after`"
+            )
 
     # -- the slot -----------------------------------------------------------------------------------------------------
 
@@ -127,7 +159,9 @@ class Relay:
             self._ever_connected = True
             if not announced:
                 announced = True
+                self._take_role("standby")
                 log.info("standing_by", slot=self._settings.slot, held_by_pid=state.active_pid)
+            self._health.beat()
             self._heartbeat(store)
             self._shutdown.wait(self._settings.standby_poll_seconds * random.uniform(0.8, 1.2))  # noqa: S311 - jitter
         self._say_goodbye(store)
@@ -147,6 +181,11 @@ class Relay:
             raise
         return stream
 
+    def _take_role(self, role: Literal["active", "standby"]) -> None:
+        self._role, self._heartbeat_due = role, 0.0
+        self._metrics.relay_active.set(float(role == "active"))
+        self._health.ready(role)
+
     # -- signs of life ------------------------------------------------------------------------------------------------
 
     def _heartbeat(self, store: Store) -> None:
@@ -160,6 +199,7 @@ class Relay:
                 host=socket.gethostname(),
                 pid=os.getpid(),
             )
+            self._report.slot(slot_state(store, self._settings.slot))
 
     def _say_goodbye(self, store: Store) -> None:
         with contextlib.suppress(DatabaseError):

@@ -19,19 +19,22 @@ from cdc_relay.clock import ServerClock
 from cdc_relay.courier import Courier
 from cdc_relay.lsn import Lsn
 from cdc_relay.mailbox import Mailbox
-from cdc_relay.pgoutput import Begin, Commit, Insert, Relation, RowReader, decode, uuid_text
+from cdc_relay.pgoutput import Begin, Commit, Insert, Relation, decode
 from cdc_relay.pipeline import Pipeline, Settlement
+from cdc_relay.report import Report
+from cdc_relay.rows import Rows
 from cdc_relay.settler import Settler
 from cdc_relay.stream import Keepalive, ReplicationStream
 from cdc_relay.window import Window
 from outbox.delivery.outcome import Outcome
 from outbox.delivery.publisher import Publisher
-from outbox.errors import BrokerOutage, ProtocolError, ReplicationError
+from outbox.errors import BrokerOutage, ReplicationError
 from outbox.message import Message
 from outbox.retry_policy import RetryPolicy
 from outbox.settings import RelaySettings
 from outbox.shutdown import Shutdown
 from outbox.store import Store
+from outbox.telemetry.health import Health
 from outbox.telemetry.logs import get_logger
 
 log = get_logger(__name__)
@@ -61,6 +64,8 @@ class Session:
         shutdown: Shutdown,
         must_reach_broker: bool,
         heartbeat: Callable[[], None],
+        report: Report,
+        health: Health,
     ) -> None:
         self._settings = settings
         self._stream = stream
@@ -68,6 +73,8 @@ class Session:
         self._shutdown = shutdown
         self._must_reach_broker = must_reach_broker
         self._heartbeat = heartbeat
+        self._report = report
+        self._health = health
         self._events: Mailbox[Callable[[], None]] = Mailbox()
         self._clock = ServerClock(asking.server_clock())
         self._pipeline = Pipeline(
@@ -79,7 +86,8 @@ class Session:
         self._pipeline.blocked = asking.keys_in_table()
         self._checked_up_to = Lsn.parse(asking.wal_position())
         self._catching_up = True
-        self._readers: dict[int, RowReader | None] = {}
+        self._rows = Rows(settings.schema_name)
+        self._server_at = Lsn(0)
         self._status_due = 0.0
         self._forget_due = time.monotonic() + FORGET_BLOCKED_SECONDS
         self._courier = Courier(
@@ -124,8 +132,9 @@ class Session:
         if room:
             self._read(min(room, READ_LIMIT))
         self._hand_out_work()
-        self._report()
+        self._feed_back()
         self._heartbeat()
+        self._health.beat()
         self._forget_unblocked()
         if self._must_reach_broker:
             self._give_up_without_broker()
@@ -156,8 +165,13 @@ class Session:
         window = self._pipeline.window
         rows: list[Message] = []
         catching_up = self._catching_up
-        for item in self._stream.read(limit):
-            self._clock.observe(item.sent_at)
+        items = self._stream.read(limit)
+        if items:
+            self._clock.observe(items[-1].sent_at)
+            self._server_at = max(self._server_at, items[-1].wal_end)
+            self._health.wire_heard()
+        now = self._clock.now()
+        for item in items:
             if isinstance(item, Keepalive):
                 # Rows of this turn are in the window already: it is idle only if there were none.
                 window.server_reached(item.wal_end)
@@ -167,8 +181,8 @@ class Session:
                 continue
             message = decode(item.payload)
             if isinstance(message, Insert):
-                row = self._row(message)
-                if row is not None and self._pipeline.read(row, self._clock.now()):
+                row = self._rows.read(message)
+                if row is not None and self._pipeline.read(row, now):
                     rows.append(row)
             elif isinstance(message, Begin):
                 window.begin(message.xid, message.commit_time)
@@ -176,8 +190,9 @@ class Session:
             elif isinstance(message, Commit):
                 window.commit(message.end_lsn)
             elif isinstance(message, Relation):
-                self._learn(message)
+                self._rows.learn(message)
         if rows:
+            self._report.read(rows)
             self._admit(rows, check=catching_up)
 
     def _caught_up_at(self, position: Lsn) -> None:
@@ -185,58 +200,43 @@ class Session:
             self._catching_up = False
             log.info("caught_up", position=str(position))
 
-    def _learn(self, relation: Relation) -> None:
-        ours = relation.name == "outbox" and relation.namespace == self._settings.schema_name
-        fields = Message._fields
-        self._readers[relation.relation_id] = RowReader(relation, fields, required=fields) if ours else None
-
-    def _row(self, insert: Insert) -> Message | None:
-        """A row of the outbox. One that cannot be read stays in the table, and falls due for the scheduler."""
-        try:
-            reader = self._readers[insert.relation_id]
-            if reader is None:
-                return None
-            row_id, event_id, *rest = reader.read(insert.payload)
-        except KeyError:
-            raise ProtocolError("a row of a relation that the server has not described") from None
-        except ProtocolError as error:
-            log.error("row_left_unread", reason=str(error))
-            return None
-        return Message(row_id, uuid_text(event_id), *rest)
-
     def _admit(self, rows: list[Message], *, check: bool) -> None:
         if check:
             rows = self._pipeline.drop_disowned(rows, self._asking.owners([row.id for row in rows]))
         free: set[str] = set()
         if self._pipeline.blocked and (heads := self._pipeline.heads_of_blocked_keys(rows)):
             free = self._asking.free_keys(heads)
-        self._pipeline.admit(rows, free)
+        self._pipeline.admit(rows, free, self._clock.now())
 
     # -- events -------------------------------------------------------------------------------------------------------
 
     def _resolved(self, outcomes: Sequence[Outcome]) -> None:
-        for message, failure in outcomes:
-            if failure is not None and self._courier.shedding is None:
-                log.warning("refused", error=failure.error, reason=failure.text, **message.describe())
-        self._pipeline.resolved(outcomes, self._clock.now())
+        now = self._clock.now()
+        self._report.refused(outcomes)
+        self._report.confirmed(self._pipeline.resolved(outcomes, now), now)
 
     def _settled(self, done: Sequence[Settlement], seconds: float) -> None:
         self._pipeline.settled([item.id for item in done])
+        self._report.settled(done, seconds)
 
     def _crashed(self, error: BaseException) -> None:
         raise error
 
     # -- feedback -----------------------------------------------------------------------------------------------------
 
-    def _report(self) -> None:
+    def _feed_back(self) -> None:
         now = time.monotonic()
         if now >= self._status_due:
             silent = self._stream.silent_for()
             if self._pipeline.window.room and silent > self._settings.silence_timeout_seconds:
-                raise ReplicationError(f"PostgreSQL: the replication connection has been silent for {silent:.0f} s")
+                reason = f"the replication connection has been silent for {silent:.0f} s"
+                self._health.wire_silent(reason)
+                raise ReplicationError(f"PostgreSQL: {reason}")
             # Ask for an answer when nothing was heard for a while, so that silence means something.
             ask = self._catching_up or silent > self._settings.silence_timeout_seconds / 3
-            self._stream.send_status(flushed=self._pipeline.window.confirmed, reply=ask)
+            confirmed = self._pipeline.window.confirmed
+            self._stream.send_status(flushed=confirmed, reply=ask)
+            self._report.gauges(self._pipeline, lag_bytes=self._server_at - confirmed)
             self._status_due = now + self._settings.status_interval_seconds
         elif self._stream.wants_write:
             self._stream.flush()
@@ -248,7 +248,7 @@ class Session:
             self._forget_due = time.monotonic() + FORGET_BLOCKED_SECONDS
 
     def _give_up_without_broker(self) -> None:
-        """A broker that never answered is most likely a wrong address. What has come so far is left to the scheduler."""
+        """A broker that never answered is most likely a wrong address: what has come is the scheduler's, and we end."""
         if self._courier.ever_connected:
             self._must_reach_broker = False
         elif self._courier.shedding is not None and not self._catching_up and self._pipeline.window.idle:
@@ -260,6 +260,7 @@ class Session:
     def _drain(self) -> None:
         """Finish what is in flight, hand over what is not done in time, confirm."""
         log.info("draining", in_flight=len(self._pipeline.window))
+        self._health.stopping()
         self._settle_until(time.monotonic() + self._settings.shutdown_timeout_seconds)
         if self._pipeline.unconfirmed:
             log.warning("handing_over", unconfirmed=self._pipeline.unconfirmed)
@@ -273,4 +274,4 @@ class Session:
             self._events.wait(min(0.5, max(0.0, deadline - time.monotonic())))
             self._handle_events()
             self._hand_out_work()
-            self._report()
+            self._feed_back()

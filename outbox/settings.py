@@ -107,7 +107,9 @@ class ServiceSettings(DatabaseSettings):
         default=20, description="how long a drain may take after SIGTERM before the rest is handed over"
     )
     max_attempts: int = Field(default=5, ge=1, description="attempts before a refused message is buried")
-    backoff_seconds: PositiveSeconds = Field(default=120, description="backoff after the first failure; doubles each time")
+    backoff_seconds: PositiveSeconds = Field(
+        default=120, description="backoff after the first failure; doubles each time"
+    )
     max_backoff_seconds: PositiveSeconds = Field(default=3600, description="longest backoff")
     retry_rules: tuple[RetryRule, ...] = Field(
         default=(), description="overrides by message type: [[retry_rules]] tables in the TOML file; first match wins"
@@ -119,6 +121,9 @@ class ServiceSettings(DatabaseSettings):
     http_port: int | None = Field(default=None, ge=0, le=65535, description="port of the HTTP endpoints; none: no HTTP")
     liveness_file: Path | None = Field(
         default=None, description="file touched while the service is healthy, for probes without HTTP"
+    )
+    labelled_types: tuple[str, ...] = Field(
+        default=(), description="globs of event types that get a label of their own in metrics; JSON array"
     )
     sentry_dsn: SecretStr | None = Field(default=None, description="where unexpected errors are reported")
 

@@ -109,7 +109,8 @@ class EventStreams:
         Send events of the log once more: of a stream (after a version), of a type, of a time range, or all of these.
 
         They keep their event_id and carry the header `replayed`. The log does not know where an event once went:
-        they go to the outbox's exchange by their type, or as told here. Returns how many, or an awaitable of it.
+        they go to the outbox's exchange by their type, or as told here. Returns how many (-1 in psycopg's pipeline
+        mode, which cannot tell yet), or an awaitable of it.
         """
         if stream is None and event_type is None and since is None and until is None:
             raise ValueError("say what to replay: a stream, an event_type, since or until")

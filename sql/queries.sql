@@ -72,7 +72,8 @@ WITH gone AS (
 SELECT id FROM gone;
 
 -- fail --
--- A refused message spends an attempt and waits for its backoff. From its first failure a row is the scheduler's.
+-- A refused message spends an attempt and waits for its backoff. From its first failure a row is the scheduler's. The
+-- ids are named twice because the planner, before the first ANALYZE, would read the whole table for the join alone.
 UPDATE :"schema".outbox AS o
    SET attempts = o.attempts + 1,
        owner = 'scheduler',
@@ -82,6 +83,7 @@ UPDATE :"schema".outbox AS o
        last_failed_at = clock_timestamp()
   FROM unnest(%(ids)s::bigint[], %(errors)s::text[], %(backoff_seconds)s::float8[]) AS f (id, error, backoff_seconds)
  WHERE o.id = f.id
+   AND o.id = ANY(%(ids)s::bigint[])
    AND :held_by_caller
 RETURNING o.id;
 
@@ -95,6 +97,7 @@ WITH doomed AS (
     DELETE FROM :"schema".outbox AS o
      USING doomed AS d
      WHERE o.id = d.id
+       AND o.id = ANY(%(ids)s::bigint[])
        AND :held_by_caller
     RETURNING o.*, d.reason, d.error, d.spent
 ), dead AS (
@@ -503,7 +506,8 @@ SELECT (SELECT CASE WHEN count(*) < %(most)s THEN count(*)
        (SELECT count(*) FILTER (WHERE attempts > 0)
           FROM (SELECT attempts FROM :"schema".outbox ORDER BY next_attempt_at LIMIT %(most)s) AS r) AS retrying,
        (SELECT count(*) FROM (SELECT 1 FROM :"schema".outbox
-                               WHERE next_attempt_at = 'infinity' LIMIT %(most)s) AS w) AS parked,
+                               WHERE next_attempt_at = 'infinity'
+                               ORDER BY ordering_key, id LIMIT %(most)s) AS w) AS parked,
        (SELECT CASE WHEN count(*) < %(most)s THEN count(*)
                     ELSE greatest(count(*), (SELECT c.reltuples::bigint FROM pg_class AS c
                                                JOIN pg_namespace AS n ON n.oid = c.relnamespace

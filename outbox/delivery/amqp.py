@@ -1,17 +1,17 @@
 """
 AmqpPublisher: pipelined publisher confirms for RabbitMQ and other AMQP 0-9-1 brokers.
 
-Messages go out on the fast lane, a channel with as many in flight as the caller likes; every one is `mandatory`, so
-that an unroutable message is refused and not lost. A message that makes the broker close the channel takes everything
-sent after it along, without an answer. Then the fast lane gets a new channel, and what was unanswered goes to the
-careful lane, a channel of its own with one message in flight at a time, where the culprit fails alone. So do, from the
-start: messages to an exchange that was just refused, and a second message with a message_id that is in flight.
+Messages go out on the fast channel, with as many in flight as the caller likes; every one is `mandatory`, so that an
+unroutable message is refused and not lost. A message that makes the broker close the channel takes everything sent
+after it along, without an answer. Then the fast channel is opened anew, and what was unanswered goes to the careful
+channel, with one message in flight at a time, where the culprit fails alone. So do, from the start: messages to an
+exchange that was just refused, and a second message with a message_id that is in flight.
 
 A message can be sent twice when its channel dies after the broker took it and before the confirm arrived.
 
 When the broker closes the whole connection with a protocol error while several messages are in flight, all of them are
-suspects: after the reconnect they go through the careful lane with nothing else in flight, and the one with which the
-connection dies again fails, instead of keeping everybody out forever.
+suspects: after the reconnect they go through the careful channel with nothing else in flight, and the one with which
+the connection dies again fails, instead of keeping everybody out forever.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from typing import Any
 from amqp.exceptions import AMQPError, ChannelError
 from amqp.serialization import dumps
 
+from outbox.delivery.amqp_channel import Envelope, PublishChannel
 from outbox.delivery.amqp_link import Link
 from outbox.delivery.amqp_properties import PropertiesEncoder
 from outbox.delivery.broker_url import address_of
 from outbox.delivery.declarations import Declared, declare
-from outbox.delivery.lane import Envelope, Lane
 from outbox.delivery.outcome import Outcome
 from outbox.delivery.wire import Wire, to_wire
 from outbox.errors import BrokerOutage, UndecodableMessage
@@ -56,9 +56,9 @@ class AmqpPublisher:
         self._send_timeout_seconds = send_timeout_seconds
         self._link: Link | None = None
         self._loss: BrokerOutage | None = None
-        self._fast: Lane | None = None
-        self._careful: Lane | None = None
-        self._waiting: deque[Envelope] = deque()  # for the careful lane
+        self._fast: PublishChannel | None = None
+        self._careful: PublishChannel | None = None
+        self._waiting: deque[Envelope] = deque()  # for the careful channel
         self._declaring: Any = None
         self._was_blocked = False
         self._declared = Declared()
@@ -78,7 +78,7 @@ class AmqpPublisher:
         link: Link | None = None
         try:
             link = Link(client, self._send_timeout_seconds)
-            self._fast = Lane(link, self._answer)
+            self._fast = PublishChannel(link, self._answer)
         except (OSError, AMQPError) as error:
             self._clients.rotate(-1)
             if link is not None:
@@ -106,7 +106,8 @@ class AmqpPublisher:
                 if link.buffered_bytes > FLUSH_BYTES:
                     self._flush(link)
             self._flush(link)
-            self._send_careful(link)
+            while self._send_careful(link):
+                link.read()
         except Exception as error:
             raise self._lose(error, messages[taken:]) from error
 
@@ -176,7 +177,7 @@ class AmqpPublisher:
         return refusals
 
     def _enqueue(self, link: Link, message: Message, now: int, refusals: dict[str | bytes, Failure]) -> None:
-        """Encode one message and put it on its lane, or answer for it at once."""
+        """Encode one message and put it on its channel, or answer for it at once."""
         if refusals and message.declarations and message.declarations in refusals:
             self._outcomes.append(Outcome(message, refusals[message.declarations]))
             return
@@ -218,45 +219,48 @@ class AmqpPublisher:
             self._fast.mark_sent()
         link.flush()
 
-    def _send_careful(self, link: Link) -> None:
-        """The next message of the careful lane, once the one before has its answer."""
+    def _send_careful(self, link: Link) -> bool:
+        """The next message of the careful channel, once the one before has its answer. Whether it did anything."""
         if not self._waiting or link.blocked is not None:
-            return
+            return False
         if self._careful is None:
-            self._careful = Lane(link, self._answer)
-        if not len(self._careful):
-            self._careful.send(self._waiting.popleft())
-            self._careful.mark_sent()
-            link.flush()
+            self._careful = PublishChannel(link, self._answer)
+        if len(self._careful):
+            return False
+        self._careful.send(self._waiting.popleft())
+        self._careful.mark_sent()
+        link.flush()
+        return True
 
     def _advance(self, link: Link) -> None:
-        """Take what arrived, mend what broke, and send what waits."""
+        """Take what arrived, mend what broke, and send what waits, until none of these leads to another."""
         link.read()
-        self._mend_fast(link)
-        self._mend_careful()
-        self._send_careful(link)
+        while self._mend_fast(link) or self._mend_careful() or self._send_careful(link):
+            link.read()  # opening a channel reads ahead: without this, frames would wait unseen behind the socket
         self._check_lateness(link)
 
-    def _mend_fast(self, link: Link) -> None:
-        lane = self._fast
-        if lane is None or (cause := lane.closed_with) is None:
-            return
-        left = lane.drain()
+    def _mend_fast(self, link: Link) -> bool:
+        channel = self._fast
+        if channel is None or (cause := channel.closed_with) is None:
+            return False
+        left = channel.drain()
         if len(left) == 1:
             self._refuse(left[0], cause)
         else:
             self._waiting.extend(left)
-        lane.confirm_close()
-        self._fast = Lane(link, self._answer)
+        channel.confirm_close()
+        self._fast = PublishChannel(link, self._answer)
+        return True
 
-    def _mend_careful(self) -> None:
-        lane = self._careful
-        if lane is None or (cause := lane.closed_with) is None:
-            return
-        for culprit in lane.drain():
+    def _mend_careful(self) -> bool:
+        channel = self._careful
+        if channel is None or (cause := channel.closed_with) is None:
+            return False
+        for culprit in channel.drain():
             self._refuse(culprit, cause)
-        lane.confirm_close()
-        self._careful = None
+        channel.confirm_close()
+        self._careful = None  # opened again when it is needed
+        return True
 
     def _refuse(self, envelope: Envelope, cause: Exception) -> None:
         refusal = classify(cause)
@@ -281,12 +285,12 @@ class AmqpPublisher:
 
     def _check_lateness(self, link: Link) -> None:
         blocked = link.blocked is not None
-        lanes = [lane for lane in (self._fast, self._careful) if lane is not None]
+        channels = [channel for channel in (self._fast, self._careful) if channel is not None]
         if self._was_blocked and not blocked:
-            for lane in lanes:
-                lane.restart_clock()
+            for channel in channels:
+                channel.restart_clock()
         self._was_blocked = blocked
-        if not blocked and any(lane.oldest_seconds() > self._send_timeout_seconds for lane in lanes):
+        if not blocked and any(channel.oldest_seconds() > self._send_timeout_seconds for channel in channels):
             raise outage("Timeout", f"no confirmation within {self._send_timeout_seconds:g} s")
 
     def _lose(self, error: Exception, never_sent: Sequence[Message] = ()) -> BrokerOutage:
@@ -312,16 +316,14 @@ class AmqpPublisher:
         if self._link is not None and isinstance(error, OSError):
             try:
                 self._link.read()
-            except AMQPError as reason:
-                return reason
-            except Exception:
-                return error
+            except Exception as reason:
+                return reason if isinstance(reason, AMQPError) else error
         return error
 
     def _let_go(self, on_the_wire: Sequence[Envelope] = ()) -> None:
         """Forget the connection and all that is bound to it."""
-        lanes = [lane for lane in (self._fast, self._careful) if lane is not None]
-        left = [*on_the_wire, *(envelope for lane in lanes for envelope in lane.drain()), *self._waiting]
+        channels = [channel for channel in (self._fast, self._careful) if channel is not None]
+        left = [*on_the_wire, *(envelope for channel in channels for envelope in channel.drain()), *self._waiting]
         self._unconfirmed.extend(envelope.message for envelope in sorted(left))
         self._waiting.clear()
         self._link = self._fast = self._careful = self._declaring = None

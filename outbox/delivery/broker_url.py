@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import socket
 import ssl
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kombu import connection
@@ -50,6 +51,9 @@ def kombu_clients(
     tls: TlsOptions,
 ) -> list[Any]:
     """One kombu Connection for each host of the URL, with our timeouts."""
+    for file in (tls.ca_file, tls.certificate_file, tls.key_file):
+        if file is not None and not Path(file).is_file():
+            raise SettingsError(f"TLS file {file} does not exist")
     clients = []
     for url in broker_url.split(";"):
         transport = transport_of(url)
@@ -69,7 +73,12 @@ def kombu_clients(
             }
             if transport == "rediss":
                 options["ssl"] = _redis_tls(tls)
-        clients.append(_client(url, options))
+        clients.append(client := _client(url, options))
+        if transport == "amqps":
+            if client.ssl != options["ssl"]:
+                raise SettingsError("broker_url has ssl_ options, which amqps:// does not take: use the TLS settings")
+            if tls.verify:
+                client.ssl["server_hostname"] = client.hostname  # without it py-amqp verifies no name
     return clients
 
 
@@ -101,10 +110,7 @@ def _amqp_options(send_timeout_seconds: float) -> dict[str, Any]:
 
 def _amqp_tls(tls: TlsOptions) -> dict[str, Any]:
     options: dict[str, Any] = {"ca_certs": tls.ca_file, "certfile": tls.certificate_file, "keyfile": tls.key_file}
-    if tls.verify:
-        # None: kombu fills in the host of the URL, and with it py-amqp verifies the name.
-        return {**options, "cert_reqs": ssl.CERT_REQUIRED, "server_hostname": None}
-    return {**options, "cert_reqs": ssl.CERT_NONE}
+    return {**options, "cert_reqs": ssl.CERT_REQUIRED if tls.verify else ssl.CERT_NONE}
 
 
 def _redis_tls(tls: TlsOptions) -> dict[str, Any]:

@@ -63,6 +63,8 @@ class SlotState:
     """PostgreSQL 17 and newer."""
     retained_bytes: int | None
     """WAL that the slot keeps on disk; None on a standby and for a lost slot."""
+    safe_wal_bytes: int | None
+    """How much WAL can still be written before the slot may be lost; None without max_slot_wal_keep_size."""
 
     @property
     def lost(self) -> str | None:
@@ -97,7 +99,6 @@ def read_facts(store: Store, *, publication: str, slot: str) -> Facts:
     schema = store.queries.schema
     server = _rows(store, "server_facts")[0]
     tables = frozenset(name for (name,) in _rows(store, "schema_tables", schema=schema))
-    handover = _rows(store, "handover_seconds", schema=schema)
     return Facts(
         server_version=server[0],
         wal_level=server[1],
@@ -106,7 +107,7 @@ def read_facts(store: Store, *, publication: str, slot: str) -> Facts:
         database=server[7],
         tables=tables,
         applied=applied_migrations(store),
-        handover_seconds=handover[0][0] if handover else None,
+        handover_seconds=handover_seconds(store),
         publication=publication_shape(store, publication),
         slot=slot_state(store, slot),
     )
@@ -124,6 +125,12 @@ def applied_migrations(store: Store) -> frozenset[int]:
             f"cannot read which migrations the schema {schema} has ({error}): this takes SELECT on outbox_migration",
             sqlstate=error.sqlstate,
         ) from error
+
+
+def handover_seconds(store: Store) -> float | None:
+    """How long a new row is the relay's; None where there is no outbox, or somebody set another kind of default."""
+    rows = _rows(store, "handover_seconds", schema=store.queries.schema)
+    return rows[0][0] if rows else None
 
 
 def publication_shape(store: Store, publication: str) -> PublicationShape | None:
@@ -160,6 +167,7 @@ def slot_state(store: Store, slot: str) -> SlotState | None:
         conflicting=bool(state.get("conflicting")),
         failover=bool(state.get("failover")),
         retained_bytes=None if retained is None else int(retained),
+        safe_wal_bytes=state["safe_wal_size"],
     )
 
 

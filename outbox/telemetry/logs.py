@@ -7,11 +7,15 @@ out in the same form, warnings and worse only.
 
 from __future__ import annotations
 
+import json
 import logging
 import sys
+from contextlib import AbstractContextManager
 from typing import Literal
 
 import structlog
+
+from outbox.message import Message
 
 LogFormat = Literal["auto", "json", "console"]
 
@@ -19,13 +23,20 @@ LogFormat = Literal["auto", "json", "console"]
 def configure_logging(level: str, log_format: LogFormat, **bound: str) -> None:
     """Set up logging for this process; `bound` is in every event (service, name)."""
     console = log_format == "console" or (log_format == "auto" and sys.stderr.isatty())
+
+    # Not by contextvars: every thread would start without them.
+    def add_bound(_: object, __: str, event: structlog.typing.EventDict) -> structlog.typing.EventDict:
+        return {**bound, **event}
+
     shared: list[structlog.typing.Processor] = [
         structlog.contextvars.merge_contextvars,
+        add_bound,
         structlog.stdlib.add_log_level,
         structlog.processors.TimeStamper(fmt="iso", utc=True),
     ]
     renderer: list[structlog.typing.Processor] = (
-        [structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())]
+        # A plain traceback: the pretty one prints local variables, and so payloads.
+        [structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty(), exception_formatter=structlog.dev.plain_traceback)]
         if console
         else [structlog.processors.format_exc_info, structlog.processors.JSONRenderer()]
     )
@@ -48,9 +59,16 @@ def configure_logging(level: str, log_format: LogFormat, **bound: str) -> None:
     # Our own events are filtered by structlog, above.
     for package in ("outbox", "cdc_relay", "retry_scheduler"):
         logging.getLogger(package).setLevel(logging.DEBUG)
-    structlog.contextvars.clear_contextvars()
-    structlog.contextvars.bind_contextvars(**bound)
 
 
 def get_logger(name: str) -> structlog.stdlib.BoundLogger:
     return structlog.stdlib.get_logger(name)
+
+
+def context_of(message: Message) -> AbstractContextManager[None]:
+    """The producer's structlog context, from the row, bound. One that is no JSON object is left out."""
+    try:
+        context = json.loads(message.context) if message.context else {}
+    except ValueError:
+        context = {}
+    return structlog.contextvars.bound_contextvars(**(context if isinstance(context, dict) else {}))

@@ -54,6 +54,9 @@ class Adapter(Protocol):
 
     is_async: bool
 
+    def in_transaction(self, handle: Any) -> bool:
+        """Whether what is written now can still be rolled back. Asynchronous adapters tell their guard only."""
+
     def execute(self, handle: Any, statement: Statement, parameters: Parameters, guard: Guard) -> Any:
         """Run a statement that writes. The number of rows, or -1 where the driver cannot tell yet."""
 

@@ -11,6 +11,9 @@ from producer.statement import Parameters, Statement
 class Asyncpg:
     is_async = True
 
+    def in_transaction(self, handle: Any) -> bool:
+        return bool(handle.is_in_transaction())
+
     async def execute(self, handle: Any, statement: Statement, parameters: Parameters, guard: Guard) -> int:
         guard(handle.is_in_transaction())
         status: str = await handle.execute(statement.numeric, *statement.arguments(parameters))

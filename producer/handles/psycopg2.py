@@ -22,6 +22,9 @@ def in_transaction(connection: Any) -> bool:
 class Psycopg2:
     is_async = False
 
+    def in_transaction(self, handle: Any) -> bool:
+        return in_transaction(connection_of(handle))
+
     def execute(self, handle: Any, statement: Statement, parameters: Parameters, guard: Guard) -> int:
         connection = connection_of(handle)
         guard(in_transaction(connection))

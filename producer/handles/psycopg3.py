@@ -36,6 +36,9 @@ def in_transaction(connection: Any) -> bool:
 class Psycopg:
     is_async = False
 
+    def in_transaction(self, handle: Any) -> bool:
+        return in_transaction(connection_of(handle))
+
     def execute(self, handle: Any, statement: Statement, parameters: Parameters, guard: Guard) -> int:
         connection = connection_of(handle)
         guard(in_transaction(connection))
@@ -51,6 +54,9 @@ class Psycopg:
 
 class AsyncPsycopg:
     is_async = True
+
+    def in_transaction(self, handle: Any) -> bool:
+        return in_transaction(connection_of(handle))
 
     async def execute(self, handle: Any, statement: Statement, parameters: Parameters, guard: Guard) -> int:
         connection = connection_of(handle)

@@ -37,6 +37,9 @@ def run(handle: Any, statement: Statement, parameters: Parameters) -> Any:
 class SQLAlchemy:
     is_async = False
 
+    def in_transaction(self, handle: Any) -> bool:
+        return in_transaction(handle)
+
     def execute(self, handle: Any, statement: Statement, parameters: Parameters, guard: Guard) -> int:
         guard(in_transaction(handle))
         return int(run(handle, statement, parameters).rowcount)
@@ -54,6 +57,9 @@ class AsyncSQLAlchemy:
     """
 
     is_async = True
+
+    def in_transaction(self, handle: Any) -> bool:
+        raise NotImplementedError("only a greenlet can tell")
 
     async def execute(self, handle: Any, statement: Statement, parameters: Parameters, guard: Guard) -> int:
         guard(await handle.run_sync(in_transaction))

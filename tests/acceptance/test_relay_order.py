@@ -31,10 +31,10 @@ def test_a_failed_message_holds_back_its_key_and_no_other(stage: Stage, rabbit: 
     behind = stage.insert(queue, 3, ordering_key="a")
     others = stage.insert(queue, 3, ordering_key="b")
     assert [message.message_id for message in rabbit.get_all(queue, 3)] == others
-    rows = wait_for(lambda: [row for row in stage.rows() if row["owner"] == "scheduler"][3:] and stage.rows())
-    assert [row["event_id"] for row in rows] == [first, *behind]
-    assert [row["attempts"] for row in rows] == [1, 0, 0, 0]
     stage.wait_until_confirmed()
+    rows = stage.rows()
+    assert [row["event_id"] for row in rows] == [first, *behind]
+    assert [(row["owner"], row["attempts"]) for row in rows] == [("scheduler", n) for n in (1, 0, 0, 0)]
     assert rabbit.depth(queue) == 0
 
 

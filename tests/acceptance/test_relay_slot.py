@@ -4,13 +4,21 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from functools import partial
 
 from outbox.embedded import Postgres
+from outbox.embedded.postgres import StopMode
 from tests.fixtures.broker import Broker
 from tests.fixtures.database import create_outbox_database
-from tests.fixtures.services import RunService
+from tests.fixtures.proxy import FaultProxy
+from tests.fixtures.servers import address_of
+from tests.fixtures.services import RunService, Service
 from tests.fixtures.stage import Stage
 from tests.fixtures.waiting import wait_for
+
+
+def has_logged(service: Service, event: str, times: int) -> bool:
+    return sum(each["event"] == event for each in service.events()) >= times
 
 
 def test_a_standby_takes_over_within_two_seconds_of_the_holders_death(stage: Stage, rabbit: Broker) -> None:
@@ -39,6 +47,7 @@ def test_a_missing_slot_is_created_and_rows_from_before_are_the_schedulers(bare_
     assert relay.wait_for_event("slot_created")["handed_over"] == 3
     (other,) = bare_stage.insert(queue, ordering_key="b")
     assert rabbit.get_all(queue, 1)[0].message_id == other
+    wait_for(lambda: bare_stage.count() == 3)
     rows = bare_stage.rows()
     assert [row["event_id"] for row in rows] == before
     assert all(row["owner"] == "scheduler" and row["due"] for row in rows)
@@ -81,7 +90,7 @@ def test_a_lost_slot_is_reported_with_its_cause_and_created_again(
         stage.connection.execute("INSERT INTO filler SELECT repeat('x', 2000) FROM generate_series(1, 10000)")
         stage.connection.execute("SELECT pg_switch_wal()")
         stage.connection.execute("CHECKPOINT")
-        return stage.slot_state()["wal_status"] == "lost"
+        return bool(stage.slot_state()["wal_status"] == "lost")
 
     wait_for(lost, deadline_seconds=30)
     relay = stage.start_relay(rabbit.url)
@@ -95,8 +104,7 @@ def test_a_lost_slot_is_reported_with_its_cause_and_created_again(
 def test_terminated_connections_are_opened_again(stage: Stage, rabbit: Broker) -> None:
     queue = rabbit.declare_queue()
     relay = stage.start_relay(rabbit.url)
-    for backend in ("walsender", "client backend"):
-        lost = sum(event["event"] == "session_lost" for event in relay.events())
+    for times, backend in enumerate(("walsender", "client backend"), start=1):
         stage.connection.execute(
             "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
             "WHERE datname = current_database() AND backend_type = %s AND pid <> pg_backend_pid()",
@@ -104,7 +112,7 @@ def test_terminated_connections_are_opened_again(stage: Stage, rabbit: Broker) -
         )
         stage.insert(queue, 10)
         rabbit.get_all(queue, 10)
-        wait_for(lambda lost=lost: sum(event["event"] == "session_lost" for event in relay.events()) > lost)
+        wait_for(partial(has_logged, relay, "session_lost", times))
     stage.wait_until_empty()
 
 
@@ -116,35 +124,34 @@ def test_postgres_restarts_without_being_held_up_and_the_relay_comes_back(
     stage.set_up()
     queue = rabbit.declare_queue()
     relay = stage.start_relay(rabbit.url)
-    for number, mode in enumerate(("fast", "immediate"), start=1):
+    modes: tuple[StopMode, ...] = ("fast", "immediate")
+    for times, mode in enumerate(modes, start=2):
         stage.insert(queue, 5)
         rabbit.get_all(queue, 5)
         stage.wait_until_empty()
         stage.close()
         server.stop(mode)
         server.start()
-        wait_for(
-            lambda number=number: sum(event["event"] == "relay_active" for event in relay.events()) > number,
-            deadline_seconds=30,
-        )
+        wait_for(partial(has_logged, relay, "relay_active", times), deadline_seconds=30)
     stage.insert(queue)
     rabbit.get_all(queue, 1)
     stage.close()
 
 
 def test_a_fast_shutdown_of_postgres_is_not_held_up_by_a_broker_outage(
-    private_postgres: Callable[..., Postgres], run_service: RunService, fault_proxy: Callable[..., object], rabbit: Broker
+    private_postgres: Callable[..., Postgres],
+    run_service: RunService,
+    fault_proxy: Callable[[str, int], FaultProxy],
+    rabbit: Broker,
 ) -> None:
     server = private_postgres()
     stage = Stage(create_outbox_database(server.dsn()), run_service)
     stage.set_up()
     queue = rabbit.declare_queue()
-    from tests.fixtures.servers import address_of
-
     proxy = fault_proxy(*address_of(rabbit.url))
-    relay = stage.start_relay(proxy.through(rabbit.url), hold_seconds=60)  # type: ignore[attr-defined]
-    proxy.refuse()  # type: ignore[attr-defined]
-    proxy.cut()  # type: ignore[attr-defined]
+    relay = stage.start_relay(proxy.through(rabbit.url), hold_seconds=60)
+    proxy.refuse()
+    proxy.cut()
     relay.wait_for_event("broker_outage")
     stage.insert(queue, 5)
     wait_for(lambda: stage.slot_state()["behind_bytes"] > 0)

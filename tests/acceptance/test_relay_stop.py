@@ -34,8 +34,7 @@ def test_restarts_under_load_send_nothing_twice(stage: Stage, rabbit: Broker) ->
     inserting = insert_in_background(stage, queue, event_ids)
     for _ in range(2):
         relay.wait_for_event("caught_up")
-        depth = rabbit.depth(queue)
-        wait_for(lambda depth=depth: rabbit.depth(queue) > depth or not inserting.is_alive())
+        rabbit.wait_for_depth(queue, rabbit.depth(queue) + 1)
         assert relay.stop() == 0
         relay = stage.start_relay(rabbit.url)
     inserting.join()
@@ -84,7 +83,7 @@ def test_a_second_signal_ends_the_relay_at_once(
 ) -> None:
     queue = rabbit.declare_queue()
     proxy = fault_proxy(*address_of(rabbit.url))
-    relay = stage.start_relay(proxy.through(rabbit.url), shutdown_timeout_seconds=60, send_timeout_seconds=60)
+    relay = stage.start_relay(proxy.through(rabbit.url), shutdown_timeout_seconds=60, send_timeout_seconds=25)
     stage.insert(queue)
     rabbit.get_all(queue, 1)
     proxy.blackhole()

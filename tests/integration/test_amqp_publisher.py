@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import select
+import shutil
+import subprocess
 import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
@@ -21,7 +23,7 @@ from kombu.transport.native_delayed_delivery import (
 )
 from kombu.utils import json as kombu_json
 
-from outbox.delivery import Outcome, Publisher, open_publisher
+from outbox.delivery import Outcome, Publisher, TlsOptions, open_publisher
 from outbox.delivery.amqp import AmqpPublisher
 from outbox.delivery.declarations import declare
 from outbox.embedded import RabbitMQ, free_port
@@ -172,7 +174,7 @@ class TestConfirms:
         event_id = str(uuid.uuid4())
         good, lost = to(queue, event_id=event_id), to("no-such-queue", event_id=event_id)
         batch = [lost, good] if lost_first else [good, lost]
-        assert send(publisher, *batch, to(queue))  # another one keeps the fast lane busy
+        assert send(publisher, *batch, to(queue))  # another one keeps the fast channel busy
         assert send(publisher, *batch) == {good.id: None, lost.id: "NoRoute"}
 
     def test_a_publisher_is_connected_once_and_connecting_again_changes_nothing(
@@ -586,17 +588,14 @@ class TestReconfiguredBroker:
         self, disposable_rabbitmq: RabbitMQ, node: Broker, open_amqp: Open
     ) -> None:
         queue = node.declare_queue()
-        publisher = open_amqp(node.url)
-        disposable_rabbitmq.ctl("eval", "persistent_term:put(max_message_size, 100000).")
-        disposable_rabbitmq.ctl("eval", "application:set_env(rabbit, max_message_size, 100000).")
+        limit = "persistent_term:put(max_message_size, {0}), application:set_env(rabbit, max_message_size, {0})."
+        disposable_rabbitmq.ctl("eval", limit.format(100_000))
         try:
+            publisher = open_amqp(node.url)
             small, large, last = to(queue), to(queue, payload=b"x" * 200_000), to(queue)
-            publisher.close()
-            publisher.connect()
             assert send(publisher, small, large, last) == {small.id: None, large.id: "MessageTooLarge", last.id: None}
         finally:
-            disposable_rabbitmq.ctl("eval", "application:set_env(rabbit, max_message_size, 134217728).")
-            disposable_rabbitmq.ctl("eval", "persistent_term:put(max_message_size, 134217728).")
+            disposable_rabbitmq.ctl("eval", limit.format(134_217_728))
 
     def test_a_memory_alarm_blocks_and_its_end_confirms_what_waited(
         self, disposable_rabbitmq: RabbitMQ, node: Broker, open_amqp: Open
@@ -708,6 +707,55 @@ class TestReconfiguredBroker:
             assert classify(error).error == "ConnectionForced"
         finally:
             disposable_rabbitmq.ctl("start_app")
+
+
+class TestTls:
+    """amqps:// on a node with a certificate of a private authority."""
+
+    @pytest.fixture
+    def authority(self, tmp_path: Path) -> Path:
+        """A directory with the authority's certificate, and the node's key and certificate for `localhost`."""
+        if shutil.which("openssl") is None:
+            pytest.skip("openssl is missing")
+        make = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=localhost"]
+        names = ["-addext", "subjectAltName=DNS:localhost"]
+        files = ["-keyout", str(tmp_path / "key.pem"), "-out", str(tmp_path / "cert.pem")]
+        subprocess.run([*make, *names, *files], check=True, capture_output=True)
+        return tmp_path
+
+    @pytest.fixture
+    def tls_url(self, private_rabbitmq: Callable[..., RabbitMQ], authority: Path) -> str:
+        port = free_port()
+        configuration = {
+            "listeners.ssl.default": f"127.0.0.1:{port}",
+            "ssl_options.certfile": str(authority / "cert.pem"),
+            "ssl_options.keyfile": str(authority / "key.pem"),
+        }
+        private_rabbitmq(configuration=configuration)
+        return f"amqps://guest:guest@localhost:{port}//"
+
+    def test_messages_arrive_over_tls_where_the_certificate_is_trusted(
+        self, tls_url: str, authority: Path, open_amqp: Open
+    ) -> None:
+        publisher = open_amqp(tls_url, tls=TlsOptions(ca_file=str(authority / "cert.pem")))
+        name = "over-tls"
+        messages = [to(name, declarations=[{"name": name}]) for _ in range(3000)]
+        returned = to("no-such-queue", payload=b"x" * 500_000)
+        errors = send(publisher, *messages[:1500], returned, *messages[1500:])
+        assert errors.pop(returned.id) == "NoRoute"
+        assert set(errors.values()) == {None}
+        number = publisher.fileno()
+        assert number is not None
+        publisher.publish([to(name)], NOW)
+        assert select.select([number], [], [], 10)[0]
+
+        unverified = open_amqp(tls_url, tls=TlsOptions(verify=False))
+        assert unverified.connected
+
+        suspicious = open_amqp(tls_url, connected=False)
+        with pytest.raises(BrokerOutage) as raised:
+            suspicious.connect()
+        assert classify(raised.value).error == "TlsFailed"
 
 
 def test_celerys_delayed_messages_arrive_after_what_is_left_of_their_delay(

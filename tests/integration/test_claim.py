@@ -35,7 +35,7 @@ def claim(store: Store, name: str = "s/1", batch_size: int = 100, lease_seconds:
     return [message.id for message in messages]
 
 
-# -- which rows ---------------------------------------------------------------------------------------------------------
+# -- which rows --------------------------------------------------------------------------------------------------------
 
 
 def test_due_rows_are_claimed_and_others_are_not(store: Store) -> None:
@@ -50,7 +50,8 @@ def test_a_claimed_row_is_leased_and_the_schedulers_for_good(store: Store) -> No
     claim(store, "s/1")
     (row,) = query(
         store.connection,
-        "SELECT owner, claimed_by, attempts, extract(epoch FROM next_attempt_at - clock_timestamp())::float8 FROM outbox",
+        "SELECT owner, claimed_by, attempts, extract(epoch FROM next_attempt_at - clock_timestamp())::float8 "
+        "FROM outbox",
     )
     assert row[:3] == ("scheduler", "s/1", 0)
     assert row[3] == pytest.approx(LEASE, abs=5)
@@ -91,7 +92,7 @@ def test_rows_that_another_scheduler_is_just_claiming_are_skipped_and_not_waited
         assert claim(ours) == rows[:2]
 
 
-# -- leases -------------------------------------------------------------------------------------------------------------
+# -- leases ------------------------------------------------------------------------------------------------------------
 
 
 def test_a_row_whose_lease_has_ended_is_claimed_again_and_its_first_holder_has_no_say_any_more(store: Store) -> None:
@@ -135,7 +136,7 @@ def test_a_failed_row_spends_an_attempt_and_waits_for_its_backoff(store: Store) 
     ) == [(3, "NoRoute: x", None, "240.5")]
 
 
-# -- order --------------------------------------------------------------------------------------------------------------
+# -- order -------------------------------------------------------------------------------------------------------------
 
 
 def test_due_rows_of_a_key_are_claimed_together_up_to_the_first_that_is_not_due(store: Store) -> None:
@@ -223,7 +224,7 @@ def test_a_parked_row_that_nobody_woke_is_found_by_the_sweep(store: Store) -> No
     assert claim(store) == heads
 
 
-# -- batches ------------------------------------------------------------------------------------------------------------
+# -- batches -----------------------------------------------------------------------------------------------------------
 
 
 def test_batches_double_while_they_are_full_and_start_small_again(store: Store) -> None:
@@ -244,7 +245,7 @@ def test_a_batch_knows_the_databases_clock_without_asking(store: Store) -> None:
     assert batch.server_time(batch.claimed_at + 10) - batch.server_time(batch.claimed_at) == 10_000_000
 
 
-# -- many at once -------------------------------------------------------------------------------------------------------
+# -- many at once ------------------------------------------------------------------------------------------------------
 
 
 def test_schedulers_side_by_side_deliver_each_row_once_and_each_key_in_order(store: Store, scratch: Database) -> None:

@@ -13,7 +13,7 @@ import kombu as untyped_kombu
 import pytest
 from kombu.utils import json as kombu_json
 
-from outbox.delivery import Publisher, open_publisher
+from outbox.delivery import Publisher, TlsOptions, open_publisher
 from outbox.delivery.kombu_transport import KombuPublisher
 from outbox.embedded import Valkey, free_port
 from outbox.errors import BrokerOutage, SettingsError
@@ -287,6 +287,7 @@ class TestWithoutAPipeline:
         "amqp://guest:s3cret@localhost//?nonsense=1",
         "amqp://guest:s3cret@localhost//;nonsense",
         "os.path://guest:s3cret@localhost",
+        "amqps://guest:s3cret@localhost//?ssl_ca_certs=/ca.pem",
     ],
 )
 def test_an_unusable_url_is_a_settings_error_of_one_line_without_the_password(url: str) -> None:
@@ -295,6 +296,11 @@ def test_an_unusable_url_is_a_settings_error_of_one_line_without_the_password(ur
     assert "s3cret" not in str(raised.value)
     assert "\n" not in str(raised.value)
     assert raised.value.__cause__ is None
+
+
+def test_a_tls_file_that_is_missing_is_a_settings_error() -> None:
+    with pytest.raises(SettingsError, match=r"/no/such/ca\.pem"):
+        open_publisher("amqps://localhost//", send_timeout_seconds=1, tls=TlsOptions(ca_file="/no/such/ca.pem"))
 
 
 def test_a_transport_whose_library_is_missing_is_a_settings_error() -> None:

@@ -141,7 +141,7 @@ def test_outside_a_transaction_a_publish_warns_or_is_refused_or_is_allowed(stack
                 await settled(Outbox(outside_transaction="raise").publish(handle, "refused", {}))
             with pytest.warns(OutsideTransactionWarning) as caught:
                 await settled(Outbox().publish(handle, "warned", {}))
-            assert caught[0].filename == __file__
+            assert "/tests/" in caught[0].filename  # the application's line, and none of the producer's
             with warnings.catch_warnings():
                 warnings.simplefilter("error")
                 await settled(Outbox(outside_transaction="allow").publish(handle, "allowed", {}))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 from uuid import UUID
 
@@ -10,7 +11,7 @@ import psycopg
 import pytest
 from psycopg import sql
 
-from outbox.sqlfiles import migrations, script
+from outbox.sqlfiles import migrations, script, sql_directory
 from outbox.store import Store
 from producer import Outbox
 from tests.fixtures.database import Database
@@ -105,17 +106,15 @@ def test_a_constraint_says_what_is_wrong(database: Database, column: str, value:
     assert error.value.diag.constraint_name == constraint
 
 
-def test_every_query_can_be_prepared(database: Database) -> None:
-    """The planner accepts each of them: names, types and parameters. Fragments are part of the others."""
+def test_the_planner_accepts_every_query(database: Database) -> None:
+    """Names and types are right in each of them, also in those that no other test runs."""
+    fragments = set(re.findall(r"(?<![:\w]):([a-z]\w*)", (sql_directory() / "queries.sql").read_text()))
     with database.connect() as connection:
-        store = Store(connection, "public")
-        for name, query in store.queries.items():
-            if query.lstrip().upper().startswith(("SELECT", "WITH", "INSERT", "UPDATE", "DELETE")):
-                parameters = dict.fromkeys(_parameter_names(query), None)
-                with connection.transaction(force_rollback=True):
-                    text = psycopg.ClientCursor(connection).mogrify(query, parameters) if parameters else query
-                    connection.execute("EXPLAIN " + text)
-                assert name
+        queries = Store(connection, "public").queries
+        for name in queries.keys() - fragments:
+            parameters = dict.fromkeys(re.findall(r"%\((\w+)\)s", queries[name]))
+            text = psycopg.ClientCursor(connection).mogrify(queries[name], parameters)
+            connection.execute("EXPLAIN " + text)
 
 
 def test_the_message_columns_give_a_message_back(database: Database) -> None:
@@ -149,7 +148,3 @@ def test_a_schema_with_quotes_and_percent_signs_is_a_schema_like_any_other(datab
         assert store.settle([claimed[0].id], claim="me", archive=True) == [claimed[0].id]
         assert store.keys_in_table() == set()
         assert Store(connection, "public").next_due() is None
-
-
-def _parameter_names(query: str) -> list[str]:
-    return [part.partition(")")[0] for part in query.split("%(")[1:]]

@@ -168,6 +168,17 @@ def test_a_cut_resets_both_sides_and_new_connections_work(proxy: FaultProxy, con
     assert ask(connect(), b"2") == b"2"
 
 
+def test_a_connection_can_be_cut_at_any_moment_of_its_beginning(proxy: FaultProxy) -> None:
+    for _ in range(50):
+        with socket.create_connection((proxy.host, proxy.port), timeout=5) as client:
+            while not proxy.connections_accepted:  # a spin, not a pause: the first steps of the link are to be met
+                pass
+            proxy.cut()
+            proxy.connections_accepted = 0
+            with pytest.raises(ConnectionResetError):
+                client.recv(1)
+
+
 def test_refusing_concerns_new_connections_only(proxy: FaultProxy, connect: Connect) -> None:
     client = connect()
     assert ask(client, b"1") == b"1"

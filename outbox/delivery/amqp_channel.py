@@ -1,9 +1,9 @@
 """
-Lane: one AMQP channel in confirm mode, and the messages in flight on it.
+PublishChannel: one AMQP channel in confirm mode, and the messages in flight on it.
 
 Answers are matched exactly. A confirm carries the tag of its message; a returned message carries none, but its
-message_id, which is unique among the messages of a lane (`holds` tells; the owner sends a second one elsewhere), and
-RabbitMQ sends it before the confirm of the same message.
+message_id, which is unique among the messages in flight here (`holds` tells; the owner sends a second one elsewhere),
+and RabbitMQ sends it before the confirm of the same message.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class _Content:
         return self._properties
 
 
-class Lane:
+class PublishChannel:
     def __init__(self, link: Link, answer: Callable[[Envelope, Failure | None], None]) -> None:
         """Open the channel; `answer` is called for each message that the broker confirmed (None) or refused."""
         self._link = link

@@ -1,0 +1,41 @@
+"""
+From pgoutput's inserts to messages: knows what the outbox table looks like at this point of the stream.
+
+Inserts into other tables of the publication are skipped. A row that cannot be read is skipped too, with an error in the
+log: it is in the table, and falls due for the scheduler.
+"""
+
+from __future__ import annotations
+
+from cdc_relay.pgoutput import Insert, Relation, RowReader, uuid_text
+from outbox.errors import ProtocolError
+from outbox.message import Message
+from outbox.telemetry.logs import get_logger
+
+log = get_logger(__name__)
+
+
+class Rows:
+    def __init__(self, schema: str) -> None:
+        self._schema = schema
+        self._readers: dict[int, RowReader | None] = {}
+
+    def learn(self, relation: Relation) -> None:
+        """What the next rows of a table look like. ProtocolError when the outbox lacks a column that we need."""
+        ours = relation.name == "outbox" and relation.namespace == self._schema
+        fields = Message._fields
+        self._readers[relation.relation_id] = RowReader(relation, fields, required=fields) if ours else None
+
+    def read(self, insert: Insert) -> Message | None:
+        try:
+            reader = self._readers[insert.relation_id]
+        except KeyError:
+            raise ProtocolError("a row of a relation that the server has not described") from None
+        if reader is None:
+            return None
+        try:
+            row_id, event_id, *rest = reader.read(insert.payload)
+        except ProtocolError as error:
+            log.error("row_left_unread", reason=str(error))
+            return None
+        return Message(row_id, uuid_text(event_id), *rest)

@@ -1,0 +1,116 @@
+"""
+OutboxCelery: a Celery application whose producers capture.
+
+Three things go direct, whatever the settings: a call that brings its own `producer` or `connection` (beat does), the
+tasks that are excluded, and what a worker sends on behalf of Celery itself (retry, replace, the callbacks of a finished
+task): these belong to the message that the worker holds, not to a transaction of the application.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any
+
+from celery import Celery
+from celery.app import amqp as celery_amqp
+
+from producer.celery.capture import CapturingProducer
+from producer.celery.outbox import TaskOutbox
+from producer.celery.results import defer_subscriptions
+
+_direct: ContextVar[bool] = ContextVar("outbox_celery_direct", default=False)
+
+
+@contextmanager
+def sending_direct() -> Iterator[None]:
+    """Inside the block, tasks go to the broker as with plain Celery."""
+    token = _direct.set(True)
+    try:
+        yield
+    finally:
+        _direct.reset(token)
+
+
+class DirectRetry:
+    """What a task does to its own message, it does past the outbox: its own exception would roll the row back."""
+
+    def retry(self, *args: Any, **kwargs: Any) -> Any:
+        with sending_direct():
+            return super().retry(*args, **kwargs)  # type: ignore[misc]
+
+    def on_replace(self, sig: Any) -> Any:
+        with sending_direct():
+            return super().on_replace(sig)  # type: ignore[misc]
+
+
+class Capturing:
+    """What makes a Celery application capture; mixed into its class."""
+
+    outbox: TaskOutbox
+
+    def producer_or_acquire(self, producer: Any = None) -> Any:
+        if producer is None and not _direct.get() and not _sends_callbacks():
+            producer = self.outbox.producer()
+            if producer is not None:
+                return producer
+        return super().producer_or_acquire(producer)  # type: ignore[misc]
+
+    default_producer = producer_or_acquire  # Celery's alias
+
+    def send_task(self, name: str, *args: Any, **options: Any) -> Any:
+        if not self.outbox.excludes(name):
+            return super().send_task(name, *args, **options)  # type: ignore[misc]
+        # A group hands its capturing producer to each of its tasks.
+        if isinstance(options.get("producer"), CapturingProducer):
+            options["producer"] = None
+        with sending_direct():
+            return super().send_task(name, *args, **options)  # type: ignore[misc]
+
+    def register_task(self, task: Any, **options: Any) -> Any:
+        return _arm_task(super().register_task(task, **options))  # type: ignore[misc]
+
+    def _task_from_fun(self, *args: Any, **options: Any) -> Any:
+        return _arm_task(super()._task_from_fun(*args, **options))  # type: ignore[misc]
+
+    def _get_backend(self) -> Any:
+        return defer_subscriptions(super()._get_backend())  # type: ignore[misc]
+
+
+class OutboxCelery(Capturing, Celery):  # type: ignore[misc]  # celery is untyped
+    """A drop-in for `celery.Celery`; `outbox` says where transactions are found."""
+
+    def __init__(self, *args: Any, outbox: TaskOutbox, **kwargs: Any) -> None:
+        self.outbox = outbox
+        super().__init__(*args, **kwargs)
+
+    def __reduce_keys__(self) -> dict[str, Any]:
+        return {**super().__reduce_keys__(), "outbox": self.outbox}
+
+
+def arm(app: Any, outbox: TaskOutbox) -> None:
+    """Make an existing application capture, with the tasks it has and those to come."""
+    if isinstance(app, Capturing):
+        raise ValueError(f"{app!r} captures already")
+    kind = type(app)
+    app.__class__ = type(kind.__name__, (Capturing, kind), {"__module__": kind.__module__})
+    app.outbox = outbox
+    for task in app._tasks.values():
+        _arm_task(task)
+    # A backend that was made before is found again through _get_backend.
+    app._backend = None
+    app._local.__dict__.pop("backend", None)
+
+
+def _arm_task(task: Any) -> Any:
+    if not isinstance(task, DirectRetry):
+        kind = type(task)
+        task.__class__ = type(kind.__name__, (DirectRetry, kind), {"__module__": kind.__module__})
+    return task
+
+
+def _sends_callbacks() -> bool:
+    """Whether a worker is sending what follows a finished task (Celery tells since 5.7)."""
+    flag = getattr(celery_amqp, "_callback_publish_retry", None)
+    return flag is not None and bool(flag.get())

@@ -1,0 +1,64 @@
+"""
+What a message wants declared, as JSON for the row: queues and exchanges, less what equals kombu's defaults.
+
+The inverse is outbox.delivery.declarations. An entry with a `type` is an exchange, any other a queue.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import kombu.utils.json
+from kombu import Exchange, Queue
+
+# What a queue is to its consumers is none of the broker's business.
+_NOT_DECLARED = ("alias", "consumer_arguments", "no_ack")
+
+
+def render_declarations(entities: Iterable[Any]) -> str | None:
+    """JSON, or None where nothing is to be declared. Names stand for themselves in kombu: they declare nothing."""
+    entries = [_render(entity) for entity in entities if isinstance(entity, Exchange | Queue)]
+    return kombu.utils.json.dumps(entries, separators=(",", ":")) if entries else None
+
+
+def _render(entity: Any) -> dict[str, Any]:
+    if isinstance(entity, Exchange):
+        return {"type": entity.type, **_exchange_attributes(entity)}
+    attributes = _differences(entity, Queue)
+    for name in _NOT_DECLARED:
+        attributes.pop(name, None)
+    attributes["exchange"] = _exchange(entity.exchange)
+    attributes["bindings"] = [_binding(each) for each in entity.bindings or ()]
+    return {name: value for name, value in attributes.items() if value}
+
+
+def _binding(given: Any) -> dict[str, Any]:
+    attributes = {"routing_key": given.routing_key, "arguments": given.arguments}
+    return {"exchange": _exchange(given.exchange), **{name: value for name, value in attributes.items() if value}}
+
+
+def _exchange(exchange: Any) -> Any:
+    """A name where the name says it all."""
+    if not isinstance(exchange, Exchange):
+        return exchange or ""
+    attributes = _exchange_attributes(exchange)
+    return exchange.name if attributes.keys() <= {"name"} else attributes
+
+
+def _exchange_attributes(exchange: Any) -> dict[str, Any]:
+    # The delivery mode of an exchange is that of its messages, and already theirs.
+    attributes = _differences(exchange, Exchange)
+    attributes.pop("delivery_mode", None)
+    return attributes
+
+
+def _differences(entity: Any, kind: type[Any]) -> dict[str, Any]:
+    # durable is True by default and must be kept where it is False; None means the default everywhere.
+    return {
+        name: getattr(entity, name)
+        for name, _ in kind.attrs
+        if name not in ("exchange", "bindings")
+        and getattr(entity, name) is not None
+        and getattr(entity, name) != getattr(kind, name, None)
+    }

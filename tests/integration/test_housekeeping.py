@@ -1,0 +1,322 @@
+"""Housekeeping on a real server: expire, prune, rescue and sample do one bounded piece of work and count it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from outbox import dead_letters
+from outbox.dead_letters import Replayed, Selection
+from outbox.errors import SettingsError
+from outbox.message import SCHEMA_VERSION
+from outbox.settings import SchedulerSettings, load_settings
+from outbox.store import Burial, Store
+from outbox.telemetry.metrics import Metrics
+from retry_scheduler import prune
+from retry_scheduler.expire import Expire
+from retry_scheduler.housekeeping import Housekeeping
+from retry_scheduler.presence import Presence
+from retry_scheduler.prune import Prune
+from retry_scheduler.rescue import Rescue
+from retry_scheduler.sample import Sampling
+from tests.fixtures.database import Database
+from tests.fixtures.rows import emptied, ids_in, insert_rows, query, scratch_database, store_of
+
+DAY = 86_400.0
+
+
+@pytest.fixture(scope="module")
+def scratch(template_database: Database) -> Iterator[Database]:
+    with scratch_database(template_database) as database:
+        yield database
+
+
+@pytest.fixture
+def store(scratch: Database) -> Iterator[Store]:
+    with store_of(scratch) as store:
+        yield emptied(store)
+
+
+def settings(**values: Any) -> SchedulerSettings:
+    required = {"database_url": "postgresql://nowhere", "broker_url": "amqp://nowhere"}
+    return load_settings(SchedulerSettings, {**required, **values})
+
+
+def ignored(event_type: str, count: int) -> None: ...
+
+
+def bury_all(store: Store, reason: str = "max attempts") -> list[int]:
+    """Every row becomes a dead letter of the relay's."""
+    ids = ids_in(store.connection)
+    return store.bury([Burial(each, reason, "NoRoute: nowhere", 1) for each in ids])
+
+
+# -- expire -----------------------------------------------------------------------------------------------------------
+
+
+def test_messages_past_their_expiry_become_dead_letters(store: Store) -> None:
+    expired = insert_rows(store.connection, 2, due_in="1 hour", owner="scheduler", expires_at="2020-01-01", attempts=3)
+    kept = insert_rows(store.connection, 1, expires_at="2120-01-01")
+    counted: list[tuple[str, int]] = []
+    assert Expire(lambda *each: counted.append(each)).run_once(store) == {"expired": 2}
+    assert counted == [("order.placed", 2)]
+    assert ids_in(store.connection) == kept
+    rows = query(store.connection, "SELECT id, reason, attempts FROM outbox_dead_letter ORDER BY id")
+    assert rows == [(each, "expired", 3) for each in expired]
+
+
+def test_expiry_leaves_what_a_scheduler_or_the_relay_may_be_sending(store: Store) -> None:
+    insert_rows(store.connection, due_in="1 hour", expires_at="2020-01-01", owner="relay")
+    insert_rows(store.connection, due_in="1 hour", expires_at="2020-01-01", owner="scheduler", claimed_by="s/1")
+    insert_rows(store.connection, expires_at="2020-01-01", schema_version=SCHEMA_VERSION + 1)
+    assert Expire(ignored).run_once(store) == {"expired": 0}
+    store.connection.execute("UPDATE outbox SET next_attempt_at = clock_timestamp()")
+    assert Expire(ignored).run_once(store) == {"expired": 2}
+
+
+def test_an_expired_head_makes_way_for_the_rows_behind_it(store: Store) -> None:
+    insert_rows(store.connection, due_in="1 hour", ordering_key="k", owner="scheduler", expires_at="2020-01-01")
+    (behind,) = insert_rows(store.connection, due_in="infinity", ordering_key="k", owner="scheduler")
+    Expire(ignored).run_once(store)
+    claimed, _ = store.claim_due("s/1", batch_size=10, lease_seconds=60)
+    assert [message.id for message in claimed] == [behind]
+
+
+# -- rescue -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_stuck_head_is_rescued_and_a_waiting_row_is_left(store: Store) -> None:
+    (stuck,) = insert_rows(store.connection, due_in="infinity", ordering_key="a", owner="scheduler")
+    insert_rows(store.connection, due_in="1 hour", ordering_key="b")
+    insert_rows(store.connection, due_in="infinity", ordering_key="b", owner="scheduler")
+    assert Rescue().run_once(store) == {"rescued": 1}
+    claimed, _ = store.claim_due("s/1", batch_size=10, lease_seconds=60)
+    assert [message.id for message in claimed] == [stuck]
+
+
+# -- prune ------------------------------------------------------------------------------------------------------------
+
+
+def archive_and_bury(store: Store) -> None:
+    """Three old and two new rows in the archive and among the dead letters."""
+    ids = insert_rows(store.connection, 5)
+    store.settle(ids, archive=True)
+    insert_rows(store.connection, 5)
+    bury_all(store)
+    store.connection.execute(
+        "UPDATE outbox_archive SET delivered_at = delivered_at - interval '2 days' WHERE id % 5 < 3"
+    )
+    store.connection.execute("UPDATE outbox_dead_letter SET died_at = died_at - interval '2 days' WHERE id % 5 < 3")
+
+
+def test_nothing_is_pruned_unless_a_retention_is_set(store: Store) -> None:
+    archive_and_bury(store)
+    counts = Prune(settings()).run_once(store)
+    assert not any(counts.values())
+    assert len(ids_in(store.connection, "outbox_archive")) == len(ids_in(store.connection, "outbox_dead_letter")) == 5
+
+
+def test_archive_and_dead_letters_are_pruned_by_their_age(store: Store) -> None:
+    archive_and_bury(store)
+    chore = Prune(settings(archive_retention_seconds=DAY, dead_letter_retention_seconds=3 * DAY))
+    assert chore.run_once(store) == {"pruned_archive": 3, "pruned_dead_letters": 0, "pruned_events": 0}
+    chore = Prune(settings(dead_letter_retention_seconds=DAY))
+    assert chore.run_once(store) == {"pruned_archive": 0, "pruned_dead_letters": 3, "pruned_events": 0}
+    assert not chore.unfinished
+
+
+def test_pruning_takes_a_batch_at_a_time_and_says_when_there_is_more(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(prune, "BATCH_SIZE", 2)
+    archive_and_bury(store)
+    chore = Prune(settings(archive_retention_seconds=DAY))
+    assert chore.run_once(store)["pruned_archive"] == 2
+    assert chore.unfinished
+    assert chore.run_once(store)["pruned_archive"] == 1
+    assert not chore.unfinished
+
+
+def test_old_events_are_pruned_but_the_newest_of_a_stream_keeps_its_version(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(prune, "BATCH_SIZE", 4)
+    store.connection.execute(
+        "INSERT INTO outbox_event (stream, version, event_id, event_type, payload, created_at) "
+        "SELECT 'stream-' || s, v, gen_random_uuid(), 'e', '', clock_timestamp() - interval '2 days' "
+        "FROM generate_series(1, 5) AS s, generate_series(1, 3) AS v"
+    )
+    store.connection.execute("UPDATE outbox_event SET created_at = clock_timestamp() WHERE stream = 'stream-5'")
+    chore = Prune(settings(event_retention_seconds=DAY))
+    pruned = chore.run_once(store)["pruned_events"]
+    while chore.unfinished:
+        pruned += chore.run_once(store)["pruned_events"]
+    assert pruned == 4 * 2
+    left = query(
+        store.connection, "SELECT stream, array_agg(version ORDER BY version) FROM outbox_event GROUP BY 1 ORDER BY 1"
+    )
+    assert left == [*((f"stream-{each}", [3]) for each in range(1, 5)), ("stream-5", [1, 2, 3])]
+
+
+# -- sample -----------------------------------------------------------------------------------------------------------
+
+
+def test_the_sample_tells_how_the_outbox_is_doing(store: Store) -> None:
+    insert_rows(store.connection, 3)
+    bury_all(store)
+    insert_rows(store.connection, 4, due_in="1 hour", attempts=1)
+    insert_rows(store.connection, 2, due_in="infinity", ordering_key="k{n}", owner="scheduler")
+    insert_rows(store.connection, created_at="2026-01-01")
+    metrics = Metrics("scheduler")
+    chore = Sampling(metrics)
+    chore.run_once(store)
+    assert chore.latest is not None
+    assert chore.latest[:4] == (7, 4, 2, 3)
+    assert chore.latest.oldest_seconds > DAY
+    gauges = (metrics.pending, metrics.retrying, metrics.dead, metrics.oldest_pending_seconds)
+    assert [gauge.value for gauge in gauges] == [7, 4, 3, chore.latest.oldest_seconds]
+
+
+def test_an_empty_outbox_has_no_age(store: Store) -> None:
+    insert_rows(store.connection, due_in="1 hour")
+    assert store.sample(most=100) == (1, 0, 0, 0, 0.0)
+
+
+def test_large_counts_are_estimates_and_never_less_than_what_was_seen(store: Store) -> None:
+    insert_rows(store.connection, 50)
+    assert store.sample(most=10).pending >= 10
+    store.connection.execute("ANALYZE outbox")
+    assert store.sample(most=10).pending == 50
+
+
+# -- the timetable ----------------------------------------------------------------------------------------------------
+
+
+class Clock:
+    now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class CountingChore:
+    name = "counting"
+    interval_seconds = 5.0
+
+    def __init__(self) -> None:
+        self.runs = 0
+        self.unfinished = False
+
+    def run_once(self, store: Store) -> dict[str, int]:
+        self.runs += 1
+        return {}
+
+
+def test_a_chore_runs_at_its_interval_and_sooner_while_it_has_more_to_do(store: Store) -> None:
+    clock, chore = Clock(), CountingChore()
+    housekeeping = Housekeeping([chore], clock)
+    housekeeping.run_due(store)
+    housekeeping.run_due(store)
+    assert chore.runs == 1
+    assert housekeeping.seconds_until_due() == 5.0
+    clock.now += 5
+    chore.unfinished = True
+    housekeeping.run_due(store)
+    clock.now += 0.2
+    housekeeping.run_due(store)
+    assert chore.runs == 3
+
+
+def test_a_chore_that_fails_keeps_neither_the_others_nor_the_scheduler_from_working(store: Store) -> None:
+    store.connection.execute("ALTER TABLE outbox_archive RENAME TO elsewhere")
+    try:
+        failing, other = Prune(settings(archive_retention_seconds=DAY)), CountingChore()
+        Housekeeping([failing, other]).run_due(store)
+    finally:
+        store.connection.execute("ALTER TABLE elsewhere RENAME TO outbox_archive")
+    assert other.runs == 1
+
+
+def test_a_scheduler_shows_that_it_lives_and_takes_its_row_with_it(store: Store) -> None:
+    presence = Presence("s1")
+    presence.run_once(store)
+    presence.run_once(store)
+    assert query(store.connection, "SELECT kind, name, role FROM outbox_worker") == [("scheduler", "s1", "active")]
+    presence.leave(store)
+    assert query(store.connection, "SELECT name FROM outbox_worker") == []
+
+
+# -- dead letters -----------------------------------------------------------------------------------------------------
+
+
+def test_replayed_messages_are_new_rows_of_the_relay_with_their_event_id_and_no_attempts(store: Store) -> None:
+    insert_rows(store.connection, 3, ordering_key="k", attempts=4, headers='{"n": 1}', routing_key="r{n}")
+    before = query(store.connection, "SELECT event_id, routing_key FROM outbox ORDER BY id")
+    dead = bury_all(store)
+    assert dead_letters.replay(store, Selection(), batch_size=2) == Replayed(3, 0)
+    assert ids_in(store.connection, "outbox_dead_letter") == []
+    assert query(store.connection, "SELECT event_id, routing_key FROM outbox ORDER BY id") == before
+    assert min(ids_in(store.connection)) > max(dead)
+    facts = query(
+        store.connection, "SELECT DISTINCT attempts, owner, claimed_by, last_error, headers::text FROM outbox"
+    )
+    assert facts == [(0, "relay", None, None, '{"n": 1}')]
+
+
+def test_a_selection_narrows_a_replay(store: Store) -> None:
+    insert_rows(store.connection, 2, event_type="order.placed")
+    insert_rows(store.connection, 2, event_type="order_placed")
+    insert_rows(store.connection, 2, event_type="invoice.sent")
+    ids = bury_all(store)
+    assert dead_letters.replay(store, Selection(ids=[])) == Replayed(0, 0)
+    assert dead_letters.replay(store, Selection(ids=[ids[0], -1])) == Replayed(1, 0)
+    assert dead_letters.replay(store, Selection(event_type="order_*")) == Replayed(2, 0)
+    assert dead_letters.replay(store, Selection(event_type="*.?ent", reason="expired")) == Replayed(0, 0)
+    assert dead_letters.replay(store, Selection(older_than_seconds=DAY)) == Replayed(0, 0)
+    assert dead_letters.replay(store, Selection(event_type="*.?ent", reason="max attempts")) == Replayed(2, 0)
+    assert [letter.id for letter in dead_letters.browse(store, Selection())] == [ids[1]]
+
+
+def test_a_message_whose_dedup_key_is_pending_again_stays_dead(store: Store) -> None:
+    insert_rows(store.connection, 1, dedup_key="once")
+    (older,) = bury_all(store)
+    insert_rows(store.connection, 1, dedup_key="once")
+    assert dead_letters.replay(store, Selection()) == Replayed(0, 1)
+    (newer,) = bury_all(store)
+    assert newer > older
+    assert dead_letters.replay(store, Selection()) == Replayed(1, 1)
+    assert ids_in(store.connection, "outbox_dead_letter") == [older]
+
+
+def test_an_expired_message_that_is_replayed_can_be_sent(store: Store) -> None:
+    insert_rows(store.connection, expires_at="2020-01-01")
+    Expire(ignored).run_once(store)
+    assert dead_letters.replay(store, Selection(reason="expired")) == Replayed(1, 0)
+    assert query(store.connection, "SELECT expires_at FROM outbox") == [None]
+
+
+def test_dead_letters_are_discarded_and_purged_by_age_and_type(store: Store) -> None:
+    insert_rows(store.connection, 2, event_type="a")
+    insert_rows(store.connection, 3, event_type="b")
+    ids = bury_all(store)
+    assert dead_letters.purge(store, older_than_seconds=DAY) == 0
+    store.connection.execute(
+        "UPDATE outbox_dead_letter SET died_at = died_at - interval '2 days' WHERE id <> %s", ids[:1]
+    )
+    assert dead_letters.purge(store, older_than_seconds=DAY, event_type="a") == 1
+    assert dead_letters.discard(store, Selection(ids=ids[3:]), batch_size=1) == 2
+    assert dead_letters.purge(store, older_than_seconds=DAY) == 1
+    assert [letter.id for letter in dead_letters.browse(store, Selection())] == ids[:1]
+    assert dead_letters.discard(store, Selection()) == 1
+
+
+# -- settings ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_lease_that_a_send_could_outlast_is_refused() -> None:
+    with pytest.raises(SettingsError, match="lease_seconds: must be longer than send_timeout_seconds"):
+        settings(lease_seconds=5, send_timeout_seconds=5)
+    with pytest.raises(SettingsError, match="lease_seconds"):
+        settings(send_timeout_seconds=70)

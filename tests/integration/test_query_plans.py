@@ -1,0 +1,191 @@
+"""
+The plans of the hot path's queries, at 100,000 rows: indexes are used, and what is not due costs nothing.
+
+Plans are checked with and without statistics, and as generic plans (what a prepared statement gets): the scheduler must
+not depend on when ANALYZE last ran. Costs are compared in pages touched, which does not depend on the machine.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from datetime import timedelta
+from typing import Any, LiteralString
+
+import psycopg
+import pytest
+
+from outbox.message import SCHEMA_VERSION
+from outbox.sqlfiles import Queries
+from outbox.store import RUN_LENGTH
+from tests.fixtures.database import Database
+from tests.fixtures.rows import insert_rows, scratch_database
+
+ROWS = 100_000
+QUERIES = Queries("public")
+IDS = list(range(1000, 1500))
+CLAIM: dict[str, Any] = {
+    "claim": "s/1",
+    "batch_size": 500,
+    "lease": timedelta(seconds=60),
+    "schema_version": SCHEMA_VERSION,
+}
+HOT_PATH: Mapping[str, dict[str, Any]] = {
+    "claim_due": CLAIM,
+    "next_due": {"schema_version": SCHEMA_VERSION},
+    "settle": {"ids": IDS, "claim": "s/1", "run_length": RUN_LENGTH},
+    "settle_to_archive": {"ids": IDS, "claim": "s/1", "run_length": RUN_LENGTH},
+    "fail": {"ids": IDS, "errors": ["no"] * 500, "backoff_seconds": [1.0] * 500, "claim": "s/1"},
+    "bury": {
+        "ids": IDS,
+        "reasons": ["rejected"] * 500,
+        "errors": ["no"] * 500,
+        "spent": [1] * 500,
+        "claim": "s/1",
+        "run_length": RUN_LENGTH,
+    },
+    "defer": {"ids": IDS, "claim": "s/1", "cooldown": timedelta(seconds=30)},
+    "release": {"ids": IDS, "claim": "s/1"},
+    "unpark_heads": {},
+    "expire": {"batch_size": 1000, "run_length": RUN_LENGTH, "schema_version": SCHEMA_VERSION},
+    "sample": {"most": 1000},
+    "prune_archive": {"retention": timedelta(days=1), "batch_size": 1000},
+    "prune_dead_letters": {"retention": timedelta(days=1), "batch_size": 1000},
+    "prune_events": {"retention": timedelta(days=1), "batch_size": 1000, "after": None},
+}
+
+
+@pytest.fixture(scope="module")
+def large_database(template_database: Database) -> Iterator[Database]:
+    """Half of the rows are due, a tenth is parked, a quarter has a key, some can expire."""
+    with scratch_database(template_database) as database:
+        with database.connect() as connection:
+            connection.execute("ALTER TABLE outbox SET (autovacuum_enabled = off)")
+            insert_rows(connection, ROWS // 4, due_in="-1 hour")
+            insert_rows(connection, ROWS // 4, due_in="-1 hour", ordering_key="k{n}")
+            insert_rows(connection, ROWS // 4, due_in="1 hour")
+            insert_rows(connection, ROWS // 4, due_in="1 hour", ordering_key="j{n}")
+            connection.execute("UPDATE outbox SET claimed_by = 's/1' WHERE id BETWEEN 1000 AND 1999")
+            connection.execute(
+                "UPDATE outbox SET next_attempt_at = 'infinity' WHERE ordering_key IS NOT NULL AND id % 5 = 0"
+            )
+            connection.execute("UPDATE outbox SET expires_at = next_attempt_at WHERE id % 7 = 0")
+        yield database
+
+
+@pytest.fixture
+def large(large_database: Database) -> Iterator[psycopg.Connection[Any]]:
+    """In a transaction that is rolled back."""
+    with large_database.connect(autocommit=False) as connection:
+        yield connection
+        connection.rollback()
+
+
+def explain(
+    connection: psycopg.Connection[Any], query: str, parameters: Mapping[str, Any], options: LiteralString = ""
+) -> dict[str, Any]:
+    cursor = connection.execute(f"EXPLAIN (FORMAT JSON{options}) {QUERIES[query]}", parameters)
+    row = cursor.fetchone()
+    assert row is not None
+    plan: dict[str, Any] = (row[0] if isinstance(row[0], list) else json.loads(row[0]))[0]["Plan"]
+    return plan
+
+
+def explain_generic(connection: psycopg.Connection[Any], query: str) -> dict[str, Any]:
+    """The plan for parameters that are not known. Placeholders go to the server as they are, past psycopg's own."""
+    names: list[str] = []
+
+    def number(match: re.Match[str]) -> str:
+        if match[1] not in names:
+            names.append(match[1])
+        return f"${names.index(match[1]) + 1}"
+
+    text = re.sub(r"%\((\w+)\)s", number, QUERIES[query]).replace("%%", "%")
+    result = connection.pgconn.exec_(f"EXPLAIN (GENERIC_PLAN, FORMAT JSON) {text}".encode())
+    value = result.get_value(0, 0)
+    assert value is not None, f"{query}: {result.error_message.decode()}"
+    plan: dict[str, Any] = json.loads(value)[0]["Plan"]
+    return plan
+
+
+def nodes(plan: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    yield plan
+    for child in plan.get("Plans", ()):
+        yield from nodes(child)
+
+
+def queries_with_whole_scans(connection: psycopg.Connection[Any], *, generic: bool = False) -> dict[str, list[str]]:
+    """The queries that read all of the outbox. The other tables are empty here, and may be read as a whole."""
+    found = {}
+    for query, parameters in HOT_PATH.items():
+        plan = explain_generic(connection, query) if generic else explain(connection, query, parameters)
+        scanned = [node for node in nodes(plan) if node["Node Type"] == "Seq Scan"]
+        if whole := [node["Alias"] for node in scanned if node["Relation Name"] == "outbox"]:
+            found[query] = whole
+    return found
+
+
+def pages(connection: psycopg.Connection[Any], query: str, parameters: Mapping[str, Any]) -> int:
+    """Pages that the query touches."""
+    plan = explain(connection, query, parameters, ", ANALYZE, BUFFERS, TIMING OFF")
+    return int(plan["Shared Hit Blocks"] + plan["Shared Read Blocks"])
+
+
+def test_the_hot_path_uses_indexes_before_the_first_analyze(large: psycopg.Connection[Any]) -> None:
+    assert queries_with_whole_scans(large) == {}
+
+
+def test_the_hot_path_uses_indexes(large: psycopg.Connection[Any]) -> None:
+    large.execute("ANALYZE outbox")
+    assert queries_with_whole_scans(large) == {}
+
+
+def test_prepared_statements_use_indexes_whatever_their_parameters(large: psycopg.Connection[Any]) -> None:
+    if large.info.server_version < 160_000:
+        pytest.skip("EXPLAIN (GENERIC_PLAN) needs PostgreSQL 16")
+    large.execute("ANALYZE outbox")
+    assert queries_with_whole_scans(large, generic=True) == {}
+
+
+def test_the_due_rows_are_found_by_an_index_condition_and_not_by_a_filter(large: psycopg.Connection[Any]) -> None:
+    scans = [
+        node
+        for node in nodes(explain(large, "claim_due", CLAIM))
+        if node.get("Index Name") == "outbox_due" and "next_attempt_at" in node.get("Index Cond", "")
+    ]
+    assert scans
+
+
+def test_claiming_from_many_rows_costs_what_claiming_from_few_costs(
+    large: psycopg.Connection[Any], database: Database
+) -> None:
+    with database.connect() as connection:
+        insert_rows(connection, 500, due_in="-1 hour")
+        few = pages(connection, "claim_due", CLAIM)
+    many = pages(large, "claim_due", CLAIM)
+    # The trees of the indexes are a level or so higher.
+    assert many < few * 1.5, f"{few} pages with 500 rows, {many} with {ROWS:,}"
+
+
+def test_a_long_key_behind_a_failed_head_costs_the_claims_of_others_nothing(database: Database) -> None:
+    with database.connect() as connection:
+        few = _claim_and_settle_others(connection)
+        insert_rows(connection, 1, due_in="1 hour", ordering_key="hot", attempts=1)
+        insert_rows(connection, ROWS, due_in="infinity", ordering_key="hot", owner="scheduler")
+        many = _claim_and_settle_others(connection)
+        sweep = pages(connection, "unpark_heads", {})
+    # As above: with the rows of the key in the way it would be hundreds of times as many.
+    assert many < few * 1.5, f"{few} pages without the long key, {many} with it"
+    assert sweep < 50
+
+
+def _claim_and_settle_others(connection: psycopg.Connection[Any]) -> int:
+    """Pages touched by a whole round of 100 rows of other keys; the batch has room for more."""
+    ids = insert_rows(connection, 100, ordering_key="other{n}")
+    touched = pages(connection, "claim_due", CLAIM)
+    touched += pages(connection, "next_due", HOT_PATH["next_due"])
+    touched += pages(connection, "settle", {"ids": ids, "claim": "s/1", "run_length": RUN_LENGTH})
+    remaining = connection.execute("SELECT count(*) FROM outbox WHERE ordering_key LIKE 'other%'").fetchone()
+    assert remaining == (0,)
+    return touched
