@@ -17,7 +17,7 @@ from typing import Literal
 
 from cdc_relay.report import Report
 from cdc_relay.session import Session
-from cdc_relay.slot import OBJECT_IN_USE, ensure_slot
+from cdc_relay.slot import OBJECT_IN_USE, UNDEFINED_OBJECT, ensure_slot, give_up_slot
 from cdc_relay.stream import ReplicationStream
 from outbox import __version__
 from outbox.delivery.publisher import Publisher, open_publisher
@@ -50,6 +50,7 @@ class Relay:
         self._heartbeat_due = 0.0
         self._ever_connected = False
         self._reached_broker = False
+        self._slot_is_older_than_publication = False
         # An unusable broker_url is found here, before anything is opened.
         self._new_publisher().close()
 
@@ -90,6 +91,9 @@ class Relay:
         with contextlib.ExitStack() as resources:
             asking = self._open_store(resources)
             self._check(asking)
+            if self._slot_is_older_than_publication:
+                give_up_slot(asking, self._settings.slot)
+                self._slot_is_older_than_publication = False
             stream = self._acquire(asking, resources)
             if stream is None:
                 return
@@ -111,6 +115,9 @@ class Relay:
             log.info("relay_active", slot=self._settings.slot, publication=self._settings.publication)
             try:
                 session.run()
+            except ReplicationError as error:
+                self._slot_is_older_than_publication = error.sqlstate == UNDEFINED_OBJECT
+                raise
             finally:
                 self._reached_broker = self._reached_broker or session.reached_broker
                 self._metrics.relay_active.set(0)

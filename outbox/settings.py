@@ -193,7 +193,8 @@ def load_settings(model: type[S], flags: Mapping[str, object], *, config_file: s
         for variable, name in _our_variables(os.environ)
         if name not in KNOWN_SETTINGS
     ]
-    mistakes += [f"{name} in {file}: unknown setting{_suggestion(name)}" for name in values if name not in KNOWN_SETTINGS]
+    unknown = [name for name in values if name not in KNOWN_SETTINGS]
+    mistakes += [f"{name} in {file}: unknown setting{_suggestion(name)}" for name in unknown]
     values |= {name: value for name, value in flags.items() if value is not None}
     try:
         settings = model(**{_FIELD_ALIASES.get(name, name): value for name, value in values.items()})

@@ -53,7 +53,7 @@ class Shutdown:
         """Readable from the request on, for good."""
         return self._receiver.fileno()
 
-    def _on_signal(self, number: int, frame: FrameType | None) -> None:
+    def _on_signal(self, number: int, _frame: FrameType | None) -> None:
         if self.requested:
             os._exit(128 + number)
         self.request()

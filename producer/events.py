@@ -175,7 +175,7 @@ class Outbox:
         text = "a message is enqueued outside a transaction: it is sent whatever becomes of the work around it"
         if self.outside_transaction == "raise":
             raise OutsideTransactionError(text)
-        warnings.warn(text, OutsideTransactionWarning, stacklevel=_callers_level())
+        warnings.warn(text, OutsideTransactionWarning, stacklevel=callers_level())
 
 
 _QUERIES = ("enqueue", "enqueue_delayed", "enqueue_many", "enqueue_many_delayed")
@@ -199,9 +199,10 @@ def _total(counts: list[int]) -> int | None:
     return None if any(count < 0 for count in counts) else sum(counts)
 
 
-def _callers_level() -> int:
-    """The stack level of the application's call, for a warning that points there."""
+def callers_level(*between: str) -> int:
+    """The stack level of the application's call, for a warning that points there; `between` are packages on the way."""
+    ours = (_PACKAGE, *between)
     frame, level = sys._getframe(1), 1
-    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] == _PACKAGE:
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] in ours:
         frame, level = frame.f_back, level + 1
     return level

@@ -15,7 +15,7 @@ from outbox.store import Store
 
 class Rescue:
     name = "rescue"
-    interval_seconds = 5.0
+    interval_seconds = 1.0
     unfinished = False
 
     def run_once(self, store: Store) -> dict[str, int]:

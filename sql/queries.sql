@@ -72,8 +72,7 @@ WITH gone AS (
 SELECT id FROM gone;
 
 -- fail --
--- A refused message spends an attempt and waits for its backoff. From its first failure a row is the scheduler's. The
--- ids are named twice because the planner, before the first ANALYZE, would read the whole table for the join alone.
+-- A refused message spends an attempt and waits for its backoff. From its first failure a row is the scheduler's.
 UPDATE :"schema".outbox AS o
    SET attempts = o.attempts + 1,
        owner = 'scheduler',
@@ -83,7 +82,6 @@ UPDATE :"schema".outbox AS o
        last_failed_at = clock_timestamp()
   FROM unnest(%(ids)s::bigint[], %(errors)s::text[], %(backoff_seconds)s::float8[]) AS f (id, error, backoff_seconds)
  WHERE o.id = f.id
-   AND o.id = ANY(%(ids)s::bigint[])
    AND :held_by_caller
 RETURNING o.id;
 
@@ -97,7 +95,6 @@ WITH doomed AS (
     DELETE FROM :"schema".outbox AS o
      USING doomed AS d
      WHERE o.id = d.id
-       AND o.id = ANY(%(ids)s::bigint[])
        AND :held_by_caller
     RETURNING o.*, d.reason, d.error, d.spent
 ), dead AS (

@@ -77,8 +77,9 @@ class AmqpPublisher:
         client = self._clients[0]
         link: Link | None = None
         try:
-            link = Link(client, self._send_timeout_seconds)
+            link = Link(client)
             self._fast = PublishChannel(link, self._answer)
+            link.limit_waits(self._send_timeout_seconds)
         except (OSError, AMQPError) as error:
             self._clients.rotate(-1)
             if link is not None:

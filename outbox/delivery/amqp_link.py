@@ -36,7 +36,7 @@ READ_BYTES = 4096
 CLOSE_SECONDS = 1.0
 
 
-class ConfirmChannel(pyamqp.Channel):
+class ConfirmChannel(pyamqp.Channel):  # type: ignore[misc]  # untyped
     """A channel in confirm mode. Set `events` for its answers; `closed_with` is why the broker closed it."""
 
     closed_with: Exception | None = None
@@ -49,7 +49,7 @@ class ConfirmChannel(pyamqp.Channel):
             super().dispatch_method(method_sig, payload, content)
 
 
-class _Connection(pyamqp.Connection):
+class _Connection(pyamqp.Connection):  # type: ignore[misc]  # untyped
     blocked_reason: str | None = None
 
     def connect(self, callback: Any = None) -> Any:
@@ -86,7 +86,7 @@ class _Buffer:
 class Link:
     """A connection that is open from the start, and useless after the first exception."""
 
-    def __init__(self, client: Any, timeout_seconds: float) -> None:
+    def __init__(self, client: Any) -> None:
         """Connect as the kombu `client` says. Raises what py-amqp and the socket raise."""
         transport = client.transport
         transport.Connection = _Connection
@@ -95,14 +95,18 @@ class Link:
         self._transport = self._connection.transport
         self._dispatch: Callable[[Any], Any] = self._connection.on_inbound_frame
         self._socket = self._transport.sock
-        self._timeout_seconds = timeout_seconds
-        self._socket.settimeout(timeout_seconds)
+        self.limit_waits(client.connect_timeout)
         self._transport._quick_recv = self._receive
         self._poll = select.poll()
         self._poll.register(self._socket, select.POLLIN)
         self._buffer = _Buffer()
         self.frame: Callable[..., None] = frame_writer(self._connection, self._buffer)
         """Write a method, with its content if any, to the buffer; the arguments are those of py-amqp's frame writer."""
+
+    def limit_waits(self, timeout_seconds: float) -> None:
+        """How long a single write or a wait for an answer may take; the connect timeout at first."""
+        self._timeout_seconds = timeout_seconds
+        self._socket.settimeout(timeout_seconds)
 
     @property
     def blocked(self) -> str | None:

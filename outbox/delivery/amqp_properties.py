@@ -66,21 +66,35 @@ class PropertiesEncoder:
         return encoded
 
     def _table(self, headers: dict[str, Any]) -> bytes:
-        items = [self._item(key, value) for key, value in headers.items()]
+        known = self._items
+        items = []
+        for key, value in headers.items():
+            kind = type(value)
+            item = known.get((key, kind, value)) if kind in _MAY_REPEAT else None  # with the type: 1 == True
+            items.append(item or self._item(key, kind, value))
         encoded = b"".join(items)
         return pack(">I", len(encoded)) + encoded
 
-    def _item(self, key: str, value: Any) -> bytes:
+    def _item(self, key: str, kind: type, value: Any) -> bytes:
         """One entry of the headers: a table of one entry, without the length of the table."""
-        kind = type(value)
-        if kind not in _MAY_REPEAT or (kind is str and len(value) > LONGEST_REMEMBERED):
-            encoded: bytes = dumps("F", ({key: value},))[4:]
-            return encoded
-        entry = (key, kind, value)  # with the type: 1 == True
-        known = self._items.get(entry)
-        if known is None:
-            known = dumps("F", ({key: value},))[4:]
+        entry = (key, kind, value)
+        if kind is list:
+            # Such as Celery's time limits, [null, null]. Nothing that nests: it would take longer to compare.
+            kinds = tuple(map(type, value))
+            if not _MAY_REPEAT.issuperset(kinds):
+                return _encode_item(key, value)
+            entry = (key, kind, (kinds, *value))
+        elif kind not in _MAY_REPEAT or (kind is str and len(value) > LONGEST_REMEMBERED):
+            return _encode_item(key, value)
+        item = self._items.get(entry)
+        if item is None:
+            item = _encode_item(key, value)
             if len(self._items) >= MAX_REMEMBERED:
                 self._items.clear()
-            self._items[entry] = known
-        return known
+            self._items[entry] = item
+        return item
+
+
+def _encode_item(key: str, value: Any) -> bytes:
+    item: bytes = dumps("F", ({key: value},))[4:]
+    return item

@@ -13,7 +13,7 @@ import ssl
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kombu import connection
+from kombu import Connection
 from kombu.transport import TRANSPORT_ALIASES
 
 from outbox.errors import SettingsError
@@ -89,9 +89,8 @@ def address_of(client: Any) -> str:
 
 
 def _client(url: str, options: dict[str, Any]) -> Any:
-    connect: Any = connection.Connection  # untyped
     try:
-        client = connect(url, **options)
+        client = Connection(url, **options)
         client.transport_cls  # noqa: B018  loads the transport's module, and so finds a missing library now
     except ImportError as error:
         raise SettingsError(f"broker_url needs a library that is not installed: {error}") from None

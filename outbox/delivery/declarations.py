@@ -10,12 +10,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from kombu import entity
+from kombu import Exchange, Queue, binding
 
 from outbox.delivery.wire import parse_json
 from outbox.errors import UndecodableMessage
-
-_entity: Any = entity  # kombu's classes are untyped
 
 # Rows of rpc:// producers name a reply queue of their own: the memory of declarations must not grow without bound.
 MAX_REMEMBERED = 10_000
@@ -54,20 +52,18 @@ def parse_declarations(text: str | bytes) -> list[Any]:
     if not isinstance(entries, list):
         raise UndecodableMessage("declarations is not a JSON array")
     try:
-        return [_entity.Exchange(**entry) if "type" in entry else _queue(**entry) for entry in entries]
+        return [Exchange(**entry) if "type" in entry else _queue(**entry) for entry in entries]
     except (TypeError, ValueError) as error:
         raise UndecodableMessage(f"declarations has an entry that is no queue: {type(error).__name__}") from error
 
 
 def _queue(exchange: Any = None, bindings: Any = None, **attributes: Any) -> Any:
-    return _entity.Queue(
-        exchange=_exchange(exchange), bindings=[_binding(**each) for each in bindings or ()], **attributes
-    )
+    return Queue(exchange=_exchange(exchange), bindings=[_binding(**each) for each in bindings or ()], **attributes)
 
 
 def _binding(exchange: Any = None, **attributes: Any) -> Any:
-    return _entity.binding(_exchange(exchange), **attributes)
+    return binding(_exchange(exchange), **attributes)
 
 
 def _exchange(given: Any) -> Any:
-    return _entity.Exchange(**given) if isinstance(given, dict) else _entity.Exchange(given or "")
+    return Exchange(**given) if isinstance(given, dict) else Exchange(given or "")

@@ -146,8 +146,14 @@ class KombuPublisher:
         finally:
             if batch is not None:
                 batch.close()
+        loss: BrokerOutage | None = None
         for message, wire, count in commands:
-            self._read_answers(message, wire, [next(answers) for _ in range(count)])
+            try:
+                self._read_answers(message, wire, [next(answers) for _ in range(count)])
+            except BrokerOutage as error:
+                loss = error  # others of the batch may have been taken all the same
+        if loss is not None:
+            raise loss
 
     def _read_answers(self, message: Message, wire: Wire, answers: list[Any]) -> None:
         errors = [answer for answer in answers if isinstance(answer, Exception)]

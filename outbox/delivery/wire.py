@@ -14,7 +14,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
@@ -93,10 +93,9 @@ def parse_object(text: str | bytes, column: str) -> dict[str, Any]:
 
 def parse_json(text: str | bytes, column: str) -> Any:
     """The JSON value of a column, with the types that kombu's encoder marks (UUIDs, instants, decimals, bytes)."""
-    marked_loads: Callable[[str | bytes], Any] = kombu_json.loads
     marked = "__type__" in text if isinstance(text, str) else b"__type__" in text
     try:
-        return marked_loads(text) if marked else json.loads(text)
+        return kombu_json.loads(text) if marked else json.loads(text)
     except Exception as error:
         # Whatever a malformed marker makes kombu's decoders raise: the row is to blame.
         raise UndecodableMessage(f"{column} does not decode: {type(error).__name__}") from error

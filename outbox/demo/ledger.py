@@ -3,7 +3,8 @@ The ledger: what was committed, what was rolled back, what arrived and how long 
 
 Both sides are threads of one process, so one monotonic clock measures a message from just before its INSERT to its
 arrival at the consumer. Messages that the outage touched are counted apart: those in flight when the broker was killed,
-those committed while it was gone, and those committed while what had waited was still on its way before them.
+those committed while it was gone, and those committed until everything had caught up: nothing waited for longer than
+CAUGHT_UP_SECONDS any more.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from dataclasses import dataclass
 
 SECONDS_SHOWN = 60
 TICKS_PER_SECOND = 2
+CAUGHT_UP_SECONDS = 0.25
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,18 +50,19 @@ class Ledger:
         self._rolled_back: set[str] = set()
         self._arrived: set[str] = set()
         self._arrivals = 0
+        self.last_arrival = self._started
         self._per_tick: Counter[int] = Counter()
         self._calm_ms: list[float] = []
         self._outage_ms: list[float] = []
         self._killed_at: float | None = None
         self._back_at: float | None = None
         self._over_at: float | None = None
-        self._backlog: set[str] = set()
+        self._underway: dict[str, float] = {}  # placed and not arrived, oldest first
 
     def placing(self, event_id: str) -> None:
         """Before the INSERT: the message may arrive before its commit returns."""
         with self._lock:
-            self._placed[event_id] = time.monotonic()
+            self._placed[event_id] = self._underway[event_id] = time.monotonic()
 
     def committed(self, event_id: str) -> None:
         with self._lock:
@@ -68,7 +71,7 @@ class Ledger:
     def rolled_back(self, event_id: str) -> None:
         with self._lock:
             self._rolled_back.add(event_id)
-            self._leave_backlog(event_id)
+            self._underway.pop(event_id, None)
 
     def broker_killed(self) -> None:
         with self._lock:
@@ -77,20 +80,22 @@ class Ledger:
     def broker_back(self) -> None:
         with self._lock:
             self._back_at = time.monotonic()
-            self._backlog = self._placed.keys() - self._arrived - self._rolled_back
-            self._leave_backlog("")
 
     def arrived(self, event_id: str) -> None:
         now = time.monotonic()
         with self._lock:
             self._arrivals += 1
+            self.last_arrival = now
             self._per_tick[int((now - self._started) * TICKS_PER_SECOND)] += 1
             if event_id in self._arrived:
                 return
             self._arrived.add(event_id)
             placed = self._placed.get(event_id, now)
             (self._outage_ms if self._touched_by_outage(placed) else self._calm_ms).append((now - placed) * 1000)
-            self._leave_backlog(event_id)
+            self._underway.pop(event_id, None)
+            if self._back_at is not None and self._over_at is None:
+                oldest = next(iter(self._underway.values()), now)
+                self._over_at = now if now - oldest < CAUGHT_UP_SECONDS else None
 
     def is_complete(self) -> bool:
         """Whether everything that was committed has arrived."""
@@ -119,11 +124,6 @@ class Ledger:
                     self._per_tick[n] for n in range(max(0, tick - SECONDS_SHOWN * TICKS_PER_SECOND), tick)
                 ),
             )
-
-    def _leave_backlog(self, event_id: str) -> None:
-        self._backlog.discard(event_id)
-        if self._back_at is not None and self._over_at is None and not self._backlog:
-            self._over_at = time.monotonic()
 
     def _touched_by_outage(self, placed: float) -> bool:
         """Decided when a message arrives: one that was placed before the kill and arrives after it was in flight."""

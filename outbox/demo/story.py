@@ -144,7 +144,8 @@ def tell(options: Options, screen: Screen) -> Verdict:
         shop.close()
         closed_at = time.monotonic()
         watch.until(lambda: nemesis.done.is_set() and watch.waiting == 0 and ledger.is_complete(), DRAIN_SECONDS)
-        return Verdict(ledger.figures(), watch.orders, watch.waiting, time.monotonic() - closed_at)
+        drained = max(0.0, ledger.last_arrival - closed_at)
+        return Verdict(ledger.figures(), watch.orders, watch.waiting, drained)
 
 
 class _Watch:

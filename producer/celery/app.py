@@ -98,9 +98,8 @@ def arm(app: Any, outbox: TaskOutbox) -> None:
     app.outbox = outbox
     for task in app._tasks.values():
         _arm_task(task)
-    # A backend that was made before is found again through _get_backend.
-    app._backend = None
-    app._local.__dict__.pop("backend", None)
+    if app._backend is not None:
+        defer_subscriptions(app._backend)
 
 
 def _arm_task(task: Any) -> Any:

@@ -10,22 +10,27 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from types import TracebackType
 from datetime import datetime
+from types import TracebackType
 from typing import Any
 from uuid import UUID
 
 import kombu.utils.json
-from kombu import Producer
-from kombu.utils.functional import maybe_list
+from kombu import messaging
+from kombu.utils import functional
 
 from producer.celery.declarations import render_declarations
 from producer.event import Row, parse_event_id, split_moment
 
 Write = Callable[[list[Row]], None]
 
+# kombu is only half typed.
+Producer: Any = messaging.Producer
+_maybe_list: Any = functional.maybe_list
+_dumps: Any = kombu.utils.json.dumps
 
-class CapturingProducer(Producer):  # type: ignore[misc]  # kombu is untyped
+
+class CapturingProducer(Producer):  # type: ignore[misc]
     """Never connects: its connection and channel know only what Celery asks of them while it enqueues."""
 
     def __init__(
@@ -38,8 +43,6 @@ class CapturingProducer(Producer):  # type: ignore[misc]  # kombu is untyped
         self._blocks = 0
         self._rows: list[Row] = []
         self._declared_ahead: list[Any] = []
-
-    # -- what Celery uses of a producer ---------------------------------------------------------------------------------
 
     @property
     def connection(self) -> Any:
@@ -67,8 +70,8 @@ class CapturingProducer(Producer):  # type: ignore[misc]  # kombu is untyped
         body: Any,
         routing_key: str | None = None,
         delivery_mode: Any = None,
-        mandatory: bool = False,
-        immediate: bool = False,
+        mandatory: bool = False,  # noqa: ARG002  # always set by the delivery
+        immediate: bool = False,  # noqa: ARG002
         priority: int | None = 0,
         content_type: str | None = None,
         content_encoding: str | None = None,
@@ -76,12 +79,12 @@ class CapturingProducer(Producer):  # type: ignore[misc]  # kombu is untyped
         headers: dict[str, Any] | None = None,
         compression: str | None = None,
         exchange: Any = None,
-        retry: bool = False,
-        retry_policy: Any = None,
+        retry: bool = False,  # noqa: ARG002  # the services' business, from here on
+        retry_policy: Any = None,  # noqa: ARG002
         declare: Any = None,
         expiration: float | None = None,
-        timeout: float | None = None,
-        confirm_timeout: float | None = None,
+        timeout: float | None = None,  # noqa: ARG002
+        confirm_timeout: float | None = None,  # noqa: ARG002
         **properties: Any,
     ) -> None:
         headers = {} if headers is None else dict(headers)
@@ -93,7 +96,7 @@ class CapturingProducer(Producer):  # type: ignore[misc]  # kombu is untyped
         properties |= {"delivery_mode": mode, "priority": priority, "reply_to": getattr(reply_to, "name", reply_to)}
         if expiration is not None:
             properties["expiration"] = expiration  # in seconds: the delivery takes off the time in the outbox
-        declarations = [*self._declared_ahead, *(maybe_list(declare) or ())]
+        declarations = [*self._declared_ahead, *(_maybe_list(declare) or ())]
         self._declared_ahead.clear()
         row = {
             "event_id": _event_id(headers, body),
@@ -159,7 +162,7 @@ class _Channel:
 
 
 def _json(value: Any) -> str:
-    text: str = kombu.utils.json.dumps(value, separators=(",", ":"))
+    text: str = _dumps(value, separators=(",", ":"))
     return text
 
 

@@ -10,7 +10,12 @@ from collections.abc import Iterable
 from typing import Any
 
 import kombu.utils.json
-from kombu import Exchange, Queue
+from kombu import entity
+
+# kombu is only half typed.
+Exchange: Any = entity.Exchange
+Queue: Any = entity.Queue
+_dumps: Any = kombu.utils.json.dumps
 
 # What a queue is to its consumers is none of the broker's business.
 _NOT_DECLARED = ("alias", "consumer_arguments", "no_ack")
@@ -18,19 +23,20 @@ _NOT_DECLARED = ("alias", "consumer_arguments", "no_ack")
 
 def render_declarations(entities: Iterable[Any]) -> str | None:
     """JSON, or None where nothing is to be declared. Names stand for themselves in kombu: they declare nothing."""
-    entries = [_render(entity) for entity in entities if isinstance(entity, Exchange | Queue)]
-    return kombu.utils.json.dumps(entries, separators=(",", ":")) if entries else None
+    entries = [_render(each) for each in entities if isinstance(each, (Exchange, Queue))]
+    return _dumps(entries, separators=(",", ":")) if entries else None
 
 
-def _render(entity: Any) -> dict[str, Any]:
-    if isinstance(entity, Exchange):
-        return {"type": entity.type, **_exchange_attributes(entity)}
-    attributes = _differences(entity, Queue)
+def _render(declared: Any) -> dict[str, Any]:
+    if isinstance(declared, Exchange):
+        return {"type": declared.type, **_exchange_attributes(declared)}
+    attributes = _differences(declared, Queue)
     for name in _NOT_DECLARED:
         attributes.pop(name, None)
-    attributes["exchange"] = _exchange(entity.exchange)
-    attributes["bindings"] = [_binding(each) for each in entity.bindings or ()]
-    return {name: value for name, value in attributes.items() if value}
+    attributes["exchange"] = _exchange(declared.exchange)
+    attributes["bindings"] = [_binding(each) for each in declared.bindings or ()]
+    # Empty is the default of everything but the flags that differ: durable=False must be said.
+    return {name: value for name, value in attributes.items() if value or value is False}
 
 
 def _binding(given: Any) -> dict[str, Any]:
@@ -53,12 +59,12 @@ def _exchange_attributes(exchange: Any) -> dict[str, Any]:
     return attributes
 
 
-def _differences(entity: Any, kind: type[Any]) -> dict[str, Any]:
+def _differences(declared: Any, kind: Any) -> dict[str, Any]:
     # durable is True by default and must be kept where it is False; None means the default everywhere.
     return {
-        name: getattr(entity, name)
+        name: getattr(declared, name)
         for name, _ in kind.attrs
         if name not in ("exchange", "bindings")
-        and getattr(entity, name) is not None
-        and getattr(entity, name) != getattr(kind, name, None)
+        and getattr(declared, name) is not None
+        and getattr(declared, name) != getattr(kind, name, None)
     }

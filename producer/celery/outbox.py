@@ -5,14 +5,14 @@ Which transaction is current is known in two ways:
 
     Django        TaskOutbox(django="default"): the alias's atomic block
     anything else `with outbox.session(handle):` binds a SQLAlchemy Session, a psycopg connection or any other
-                  synchronous handle to the running thread or task; `outbox.bind(sessionmaker)` does it for every session
-                  of a SQLAlchemy sessionmaker, from the begin of its transaction to its end
+                  synchronous handle to the running thread or task; `outbox.bind(sessionmaker)` does it for every
+                  session of a SQLAlchemy sessionmaker, from the begin of its transaction to its end
 
 Code that uses an AsyncSession calls its tasks inside `await session.run_sync(...)`: a task call is synchronous.
 
-Outside a transaction, `outside_transaction` decides: 'capture' writes the row at once, in a transaction of its own, with
-a warning (for which a handle that is not Django's needs `connect`); 'direct' sends to the broker as plain Celery does;
-'raise' refuses.
+Outside a transaction, `outside_transaction` decides: 'capture' writes the row at once, in a transaction of its own,
+with a warning (without Django this needs `connect`); 'direct' sends to the broker as plain Celery does; 'raise'
+refuses.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from typing import Any, Literal, get_args
 from producer.celery.capture import CapturingProducer
 from producer.context import Context
 from producer.event import Row
-from producer.events import Outbox, OutsideTransactionError, OutsideTransactionWarning
+from producer.events import Outbox, OutsideTransactionError, OutsideTransactionWarning, callers_level
 from producer.handles import adapter_for
 
 OutsideTransaction = Literal["capture", "direct", "raise"]
@@ -109,12 +109,13 @@ class TaskOutbox:
         if handle is not None:
             self._enqueue(handle, rows)
             return
-        text = f"{rows[0]['event_type']} is called outside a transaction: it is sent whatever becomes of the work around it"
+        name = rows[0]["event_type"]
+        text = f"{name} is called outside a transaction: it is sent whatever becomes of the work around it"
         if self.outside_transaction == "raise":
             raise OutsideTransactionError(text)
         if self.django is None and self.connect is None:
             raise OutsideTransactionError(f"{text}; to capture it, TaskOutbox needs `connect`")
-        warnings.warn(text, OutsideTransactionWarning, stacklevel=2)
+        warnings.warn(text, OutsideTransactionWarning, stacklevel=callers_level("celery", "kombu"))
         if self.connect is None:
             self._enqueue(self.django, rows)
         else:

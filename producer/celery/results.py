@@ -1,9 +1,10 @@
 """
 Result backends must not be asked anything when a task is enqueued: it may never be sent.
 
-Redis subscribes to a task's result as soon as the task is called, and a group subscribes to each of its members. Both
-are put off until somebody waits for a result; the wait itself reads what has arrived before. rpc:// declares its reply
-queue at the call: that is recorded into the row, and is not put off.
+Redis subscribes to a task's result as soon as the task is called, and a group (also one inside a chain) to each of its
+members. Both are put off until somebody waits for a result; the wait itself reads what has arrived before. A callback
+given to `result.then` is therefore called while somebody waits, as it is without gevent or eventlet anyway. rpc://
+declares its reply queue at the call: that is recorded into the row, and is not put off.
 """
 
 from __future__ import annotations
@@ -27,29 +28,31 @@ def defer_subscriptions(backend: Any) -> Any:
 
     backend.on_task_call = call
     if hasattr(backend, "result_consumer"):
-        _put_off_weak_results(backend)
+        _put_off(backend)
     return backend
 
 
-def _put_off_weak_results(backend: Any) -> None:
-    put_off: weakref.WeakSet[Any] = weakref.WeakSet()
+def _put_off(backend: Any) -> None:
+    """Results that were added are only remembered, weakly, until somebody waits for any of them."""
+    put_off: dict[int, tuple[weakref.ref[Any], bool]] = {}
     add_pending_result = backend.add_pending_result
 
-    def add(result: Any, weak: bool = False, **options: Any) -> Any:
-        # Celery is weak only where a group watches its members, which nobody waits for yet.
-        if weak:
-            put_off.add(result)
-            return result
-        return add_pending_result(result, weak=weak, **options)
+    def add(result: Any, weak: bool = False, **options: Any) -> Any:  # noqa: ARG001
+        # By identity: results that are equal, because they are of the same task, are all waited for.
+        key = id(result)
+        put_off[key] = (weakref.ref(result, lambda _: put_off.pop(key, None)), weak)
+        return result
 
-    def subscribe_first(wait: Any) -> Any:
+    def add_first(wait: Any) -> Any:
         def waiting(*args: Any, **options: Any) -> Any:
             while put_off:
-                add_pending_result(put_off.pop(), weak=True)
+                reference, weak = put_off.popitem()[1]
+                if (result := reference()) is not None:
+                    add_pending_result(result, weak=weak)
             return wait(*args, **options)
 
         return waiting
 
     backend.add_pending_result = add
-    backend.iter_native = subscribe_first(backend.iter_native)
-    backend.wait_for_pending = subscribe_first(backend.wait_for_pending)
+    backend.iter_native = add_first(backend.iter_native)
+    backend.wait_for_pending = add_first(backend.wait_for_pending)

@@ -29,7 +29,7 @@ def the_error(service: Service, status: int) -> str:
         ("database_url", "postgresql://nobody:hunter2@no-such-host.invalid/none", 1, "no-such-host.invalid"),
         ("database_url", "hunter2 is no address", 2, "database_url"),
         ("broker_url", "amqp://guest:hunter2@no-such-host.invalid//", 1, "no-such-host.invalid"),
-        ("broker_url", "carrier-pigeon://hunter2@roof", 2, "carrier-pigeon"),
+        ("broker_url", "pigeon://user:hunter2@roof", 2, "pigeon"),
         ("window_messages", "many", 2, "window_messages"),
         ("window_mesages", "10", 2, "did you mean window_messages?"),
         ("schema", "elsewhere", 1, "outbox setup"),

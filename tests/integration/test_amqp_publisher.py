@@ -14,14 +14,14 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any, cast
 
-import kombu as untyped_kombu
 import pytest
+from kombu import Connection, Exchange, Queue
 from kombu.transport.native_delayed_delivery import (
     bind_queue_to_native_delayed_delivery_exchange,
     calculate_routing_key,
     declare_native_delayed_delivery_exchanges_and_queues,
 )
-from kombu.utils import json as kombu_json
+from kombu.utils.json import dumps
 
 from outbox.delivery import Outcome, Publisher, TlsOptions, open_publisher
 from outbox.delivery.amqp import AmqpPublisher
@@ -35,9 +35,6 @@ from tests.fixtures.messages import NOW, make_message
 from tests.fixtures.proxy import FaultProxy
 from tests.fixtures.servers import SharedRabbitMQ, address_of
 from tests.fixtures.waiting import wait_for
-
-kombu: Any = untyped_kombu
-dumps: Callable[[object], str] = kombu_json.dumps
 
 Open = Callable[..., AmqpPublisher]
 StartProxy = Callable[[str, int], FaultProxy]
@@ -274,6 +271,7 @@ class TestChannelErrors:
     ) -> None:
         queue = rabbit.declare_queue()
         send(publisher, make_message(exchange="no-such-exchange"))
+        channel = publisher._fast
         messages = [to(queue) for _ in range(200)]
         bad = [make_message(exchange="no-such-exchange") for _ in range(20)]
         mixed = [
@@ -282,7 +280,8 @@ class TestChannelErrors:
         errors = send(publisher, *mixed)
         assert {errors[message.id] for message in bad} == {"NotFound"}
         assert {errors[message.id] for message in messages} == {None}
-        assert rabbit.depth(queue) == 200  # exactly once: none of them shared a channel with a bad one
+        assert publisher._fast is channel  # none of them shared it with a bad one
+        assert rabbit.depth(queue) == 200
 
     def test_an_exchange_that_is_created_later_is_good_again(self, rabbit: Broker, publisher: AmqpPublisher) -> None:
         queue, exchange = rabbit.declare_queue(), f"{rabbit.prefix}-late"
@@ -291,6 +290,7 @@ class TestChannelErrors:
         rabbit.declare_exchange(exchange)
         rabbit.bind(queue, exchange, "k")
         assert send(publisher, second, third) == {second.id: None, third.id: None}
+        assert not publisher._refused_exchanges
 
     def test_several_culprits_of_different_kinds_are_each_found(self, rabbit: Broker, publisher: AmqpPublisher) -> None:
         queue = rabbit.declare_queue()
@@ -331,9 +331,9 @@ class TestDeclarations:
 
     def test_what_kombu_writes_of_a_queue_is_what_is_declared(self, rabbit: Broker, publisher: AmqpPublisher) -> None:
         name = f"{rabbit.prefix}-quorum"
-        queue = kombu.Queue(
+        queue = Queue(
             name,
-            kombu.Exchange(f"{rabbit.prefix}-x", type="topic"),
+            Exchange(f"{rabbit.prefix}-x", type="topic"),
             routing_key="a.*",
             queue_arguments={"x-queue-type": "quorum"},
         )
@@ -485,6 +485,23 @@ class TestLostConnections:
         messages = [to("no-such-queue", payload=b"x" * 400_000) for _ in range(3)]
         publisher.publish(messages, NOW)
         outcomes = collect_until(publisher, lambda outcomes: len(outcomes) == 3)
+        assert set(errors_of(outcomes, messages).values()) == {"NoRoute"}
+
+    def test_half_a_frame_does_not_keep_the_caller(self, rabbit: Broker, proxy: FaultProxy, open_amqp: Open) -> None:
+        """More comes back than fits into the socket's buffers; then the network stops in the middle of a frame."""
+        publisher = open_amqp(proxy.through(rabbit.url))
+        messages = [to("no-such-queue", payload=b"x" * 8_000_000) for _ in range(4)]
+        publisher.publish(messages, NOW)
+        wait_for(lambda: proxy.bytes_forwarded("to_client") > 1_000_000)
+        proxy.blackhole("to_client")
+        outcomes: list[Outcome] = []
+        for _ in range(20):
+            started = time.monotonic()
+            outcomes += publisher.collect(0.05)
+            assert time.monotonic() - started < 2
+        assert publisher.in_flight
+        proxy.heal()
+        outcomes += collect_all(publisher)
         assert set(errors_of(outcomes, messages).values()) == {"NoRoute"}
 
     def test_missed_heartbeats_are_an_outage(self, rabbit: Broker, proxy: FaultProxy, open_amqp: Open) -> None:
@@ -685,17 +702,23 @@ class TestReconfiguredBroker:
     ) -> None:
         queue = node.declare_queue()
         publisher = open_amqp(node.url)
-        first = to(queue)
-        assert send(publisher, first) == {first.id: None}
+        messages = [to(queue) for _ in range(100)]
+        publisher.publish(messages, NOW)
+        number = publisher.fileno()
+        assert number is not None
+        assert select.select([number], [], [], 10)[0]  # confirms have arrived, and nobody has read them
         disposable_rabbitmq.kill()
-        lose(publisher)
+        outcomes, _ = lose(publisher)
+        assert outcomes
+        assert {outcome.failure for outcome in outcomes} == {None}
+        assert len(outcomes) + len(publisher.take_unconfirmed()) == 100
         with pytest.raises(BrokerOutage):
             publisher.connect()
         disposable_rabbitmq.start()
         publisher.connect()
-        second = to(queue)
-        assert send(publisher, second) == {second.id: None}
-        assert node.depth(queue) == 2
+        last = to(queue)
+        assert send(publisher, last) == {last.id: None}
+        assert node.depth(queue) >= len(outcomes) + 1
 
     def test_a_broker_that_shuts_down_says_so(
         self, disposable_rabbitmq: RabbitMQ, node: Broker, open_amqp: Open
@@ -762,8 +785,8 @@ def test_celerys_delayed_messages_arrive_after_what_is_left_of_their_delay(
     rabbit_vhost: Broker, open_amqp: Open
 ) -> None:
     """kombu's own delay exchanges, with rows that were written an hour before they are sent."""
-    queue = kombu.Queue("tasks", kombu.Exchange("tasks", type="topic"), routing_key="tasks")
-    with kombu.Connection(rabbit_vhost.url) as connection:
+    queue = Queue("tasks", Exchange("tasks", type="topic"), routing_key="tasks")
+    with Connection(rabbit_vhost.url) as connection:
         queue(connection.default_channel).declare()
         declare_native_delayed_delivery_exchanges_and_queues(connection, "classic")
         bind_queue_to_native_delayed_delivery_exchange(connection, queue)

@@ -9,9 +9,9 @@ from contextlib import suppress
 from decimal import Decimal
 from typing import Any
 
-import kombu as untyped_kombu
 import pytest
-from kombu.utils import json as kombu_json
+from kombu import Connection, Exchange, Queue
+from kombu.utils.json import dumps
 
 from outbox.delivery import Publisher, TlsOptions, open_publisher
 from outbox.delivery.kombu_transport import KombuPublisher
@@ -23,9 +23,6 @@ from tests.fixtures.broker import Broker
 from tests.fixtures.messages import NOW, make_message
 from tests.fixtures.proxy import FaultProxy
 from tests.fixtures.servers import address_of
-
-kombu: Any = untyped_kombu
-dumps: Callable[[object], str] = kombu_json.dumps
 
 Open = Callable[..., KombuPublisher]
 
@@ -107,7 +104,7 @@ class TestOnValkey:
 
     def test_what_others_declared_is_routed_too(self, redis_broker: Broker, publisher: KombuPublisher) -> None:
         with redis_broker.channel() as channel:
-            kombu.Queue("bound", kombu.Exchange("direct-shop", type="direct"), routing_key="k")(channel).declare()
+            Queue("bound", Exchange("direct-shop", type="direct"), routing_key="k")(channel).declare()
         message = make_message(exchange="direct-shop", routing_key="k")
         assert send(publisher, message) == {message.id: None}
         redis_broker.get_all("bound", 1)
@@ -132,8 +129,8 @@ class TestOnValkey:
 
     def test_a_fanout_with_a_listener_is_delivered(self, redis_broker: Broker, publisher: KombuPublisher) -> None:
         heard: list[Any] = []
-        with kombu.Connection(redis_broker.url) as connection:
-            queue = kombu.Queue("ears", kombu.Exchange("news", type="fanout"), auto_delete=True)
+        with Connection(redis_broker.url) as connection:
+            queue = Queue("ears", Exchange("news", type="fanout"), auto_delete=True)
             with connection.Consumer(queue, callbacks=[lambda body, message: heard.append(body)], no_ack=True):
                 with suppress(TimeoutError):
                     connection.drain_events(timeout=0.2)  # it subscribes when it first listens
@@ -172,7 +169,7 @@ class TestOutages:
     ) -> None:
         server = private_valkey()
         publisher = open_kombu(server.url)
-        with kombu.Connection(server.url) as connection:
+        with Connection(server.url) as connection:
             connection.default_channel.client.config_set("maxmemory", "1")
         messages = [make_message(), make_message()]
         with pytest.raises(BrokerOutage) as raised:

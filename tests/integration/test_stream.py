@@ -9,6 +9,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -29,6 +30,7 @@ from tests.fixtures.waiting import wait_for
 
 UNDEFINED_OBJECT = "42704"
 OBJECT_IN_USE = "55006"
+OBJECT_NOT_IN_PREREQUISITE_STATE = "55000"
 ADMIN_SHUTDOWN = "57P01"
 SYNTAX_ERROR = "42601"
 
@@ -47,8 +49,10 @@ class Source:
         return cursor.fetchall() if cursor.description else []
 
     def open(self, dsn: str | None = None) -> ReplicationStream:
-        stream = ReplicationStream.open(dsn or self.database.dsn)
-        stream.start(self.slot, self.publication)
+        with ExitStack() as on_failure:
+            stream = on_failure.enter_context(ReplicationStream.open(dsn or self.database.dsn))
+            stream.start(self.slot, self.publication)
+            on_failure.pop_all()
         return stream
 
     def confirmed(self) -> Lsn:
@@ -529,6 +533,25 @@ def test_a_slot_in_use_says_so(source: Source) -> None:
         second.start(source.slot, source.publication)
 
     assert caught.value.sqlstate == OBJECT_IN_USE
+
+
+def test_an_invalidated_slot_tells_why(private_postgres: Callable[..., Postgres]) -> None:
+    server = private_postgres(settings={"max_slot_wal_keep_size": "1MB", "min_wal_size": "32MB"})
+    database = Database("postgres", server.dsn())
+    with database.connect() as connection:
+        source = make_source(database, connection)
+
+        def is_lost() -> bool:
+            source.run("INSERT INTO note (body) SELECT repeat('x', 1000) FROM generate_series(1, 1000)")
+            source.run("SELECT pg_switch_wal()")
+            source.run("CHECKPOINT")
+            return source.run("SELECT wal_status FROM pg_replication_slots") == [("lost",)]
+
+        wait_for(is_lost, deadline_seconds=30)
+        with pytest.raises(ReplicationError, match=r"slot .* \(This .*slot has been invalidated .*\)") as caught:
+            source.open()
+
+    assert caught.value.sqlstate == OBJECT_NOT_IN_PREREQUISITE_STATE
 
 
 def test_a_slot_is_free_as_soon_as_its_stream_is_closed(source: Source) -> None:

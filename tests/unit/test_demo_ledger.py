@@ -13,6 +13,13 @@ def verdict(ledger: Ledger, orders: int) -> Verdict:
     return Verdict(ledger.figures(), orders=orders, waiting=0, drained_seconds=0)
 
 
+class Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
 def commit(ledger: Ledger, *event_ids: str) -> None:
     for event_id in event_ids:
         ledger.placing(event_id)
@@ -70,21 +77,33 @@ def test_a_duplicate_is_counted_and_breaks_nothing() -> None:
     assert verdict(ledger, orders=1).kept
 
 
-def test_messages_that_the_outage_touched_are_counted_apart_until_the_backlog_is_gone() -> None:
+def test_messages_that_the_outage_touched_are_counted_apart_until_everything_caught_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock = Clock()
+    monkeypatch.setattr("outbox.demo.ledger.time.monotonic", clock)
     ledger = Ledger()
     commit(ledger, "before", "in flight")
+    clock.now = 0.001
     ledger.arrived("before")
     ledger.broker_killed()
+    clock.now = 1.0
     commit(ledger, "during")
+    clock.now = 2.0
     ledger.broker_back()
     commit(ledger, "behind the backlog")
-    for event_id in ("during", "in flight", "behind the backlog"):
+    clock.now = 2.5
+    for event_id in ("during", "behind the backlog", "in flight"):
         ledger.arrived(event_id)
+    clock.now = 3.0
     commit(ledger, "after")
+    clock.now = 3.002
     ledger.arrived("after")
     figures = ledger.figures()
     assert figures.outage_messages == 3
-    assert figures.delivered == 5
+    assert figures.outage_max_ms == pytest.approx(2500)
+    assert figures.p50_ms == pytest.approx(1)
+    assert figures.p99_ms == pytest.approx(2)
 
 
 @pytest.mark.parametrize(("percent", "value"), [(50, 50), (99, 99), (1, 1)])

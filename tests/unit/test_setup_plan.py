@@ -39,6 +39,7 @@ SLOT = SlotState(
     conflicting=False,
     failover=False,
     retained_bytes=0,
+    safe_wal_bytes=None,
 )
 COMPLETE = replace(EMPTY, tables=TABLES, applied=frozenset({1}), handover_seconds=30.0, publication=SHAPE, slot=SLOT)
 

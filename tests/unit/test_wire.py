@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import Any
@@ -14,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from kombu.transport.native_delayed_delivery import calculate_routing_key
-from kombu.utils import json as kombu_json
+from kombu.utils.json import dumps
 
 from outbox.delivery.amqp_properties import PropertiesEncoder
 from outbox.delivery.declarations import parse_declarations
@@ -24,7 +23,6 @@ from outbox.message import moment
 from tests.fixtures.messages import NOW, make_message
 
 SECOND = 1_000_000
-dumps: Callable[[object], str] = kombu_json.dumps
 
 
 def test_a_plain_row_gets_the_defaults_of_an_event() -> None:

@@ -1,0 +1,160 @@
+"""How claimed rows are delivered: the backoff table, leases that run out, and a broker that takes nothing."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+
+from outbox.delivery.publisher import Publisher, open_publisher
+from outbox.embedded import RabbitMQ
+from outbox.message import Message
+from outbox.retry_policy import RetryPolicy
+from outbox.store import Store
+from retry_scheduler.claim import Claimer
+from retry_scheduler.deliver import Deliveries
+from retry_scheduler.verdicts import Verdicts
+from tests.fixtures.broker import Broker
+from tests.fixtures.database import Database
+from tests.fixtures.rows import insert_rows, make_due, query, store_of
+from tests.fixtures.waiting import wait_for
+
+LEASE = 60.0
+SEND_TIMEOUT = 10.0
+POLICY = RetryPolicy(5, 120, 3600)
+
+
+class Clock:
+    """Monotonic time that a test can move on."""
+
+    def __init__(self) -> None:
+        self.ahead = 0.0
+
+    def __call__(self) -> float:
+        return time.monotonic() + self.ahead
+
+
+@pytest.fixture
+def store(database: Database) -> Iterator[Store]:
+    with store_of(database) as store:
+        yield store
+
+
+@pytest.fixture
+def publisher(rabbit: Broker) -> Iterator[Publisher]:
+    publisher = open_publisher(rabbit.url, send_timeout_seconds=SEND_TIMEOUT)
+    publisher.connect()
+    yield publisher
+    publisher.close()
+
+
+def deliver_due(store: Store, publisher: Publisher, policy: RetryPolicy, clock: Clock, late_by: float = 0) -> Verdicts:
+    """Claim what is due, send it `late_by` seconds after the claim, and tell the store; the verdicts."""
+    batch = Claimer("s", batch_size=100, lease_seconds=LEASE, clock=clock).claim(store)
+    deliveries = Deliveries(publisher, policy, send_timeout_seconds=SEND_TIMEOUT, clock=clock)
+    clock.ahead += late_by
+    deliveries.accept(batch)
+
+    def done() -> bool:
+        deliveries.receive(0.1)
+        return not deliveries.unresolved
+
+    wait_for(done, message="messages have no verdict")
+    ((_, verdicts),) = deliveries.report()
+    told = replace(verdicts)  # telling the store empties them
+    assert verdicts.apply(store, archive=False, cooldown_seconds=30) == 0
+    return told
+
+
+def ids_of(messages: list[Message]) -> list[int]:
+    return [message.id for message in messages]
+
+
+def test_the_backoff_table_of_the_defaults_is_what_the_rows_say(store: Store, publisher: Publisher) -> None:
+    (row,) = insert_rows(store.connection, routing_key="nowhere")
+    policy = RetryPolicy(5, 120, 3600, jitter=random.Random(7).random)
+    waits: list[float] = []
+    for _ in range(4):
+        deliver_due(store, publisher, policy, Clock())
+        waits += query(
+            store.connection, "SELECT extract(epoch FROM next_attempt_at - last_failed_at)::float8 FROM outbox"
+        )
+        make_due(store.connection, [row])
+    deliver_due(store, publisher, policy, Clock())
+    letters = query(store.connection, "SELECT id, reason, attempts FROM outbox_dead_letter")
+    assert letters == [(row, "max attempts", 5)]
+    bounds = [(120, 132), (240, 252), (480, 492), (960, 972)]
+    assert all(low <= wait <= high for wait, (low, high) in zip(waits, bounds, strict=True))
+    jitter = random.Random(7)
+    assert waits == pytest.approx([low + 12 * jitter.random() for low, _ in bounds], abs=0.1)
+
+
+def test_rows_whose_lease_could_end_before_the_answer_are_released_unsent(
+    store: Store, publisher: Publisher, rabbit: Broker
+) -> None:
+    queue = rabbit.declare_queue()
+    ids = insert_rows(store.connection, 2, routing_key=queue) + insert_rows(
+        store.connection, 2, routing_key=queue, ordering_key="k"
+    )
+    verdicts = deliver_due(store, publisher, POLICY, Clock(), late_by=LEASE - SEND_TIMEOUT + 1)
+    assert sorted(ids_of(verdicts.released)) == ids
+    assert rabbit.depth(queue) == 0
+    verdicts = deliver_due(store, publisher, POLICY, Clock(), late_by=LEASE - SEND_TIMEOUT - 5)
+    assert sorted(ids_of(verdicts.confirmed)) == ids
+    assert query(store.connection, "SELECT count(*) FROM outbox") == [0]
+
+
+def test_a_message_that_expires_between_claim_and_send_is_buried_unsent(
+    store: Store, publisher: Publisher, rabbit: Broker
+) -> None:
+    queue = rabbit.declare_queue()
+    insert_rows(store.connection, routing_key=queue, ordering_key="k")
+    store.connection.execute("UPDATE outbox SET expires_at = clock_timestamp() + interval '20 seconds'")
+    (behind,) = insert_rows(store.connection, routing_key=queue, ordering_key="k")
+    verdicts = deliver_due(store, publisher, POLICY, Clock(), late_by=25)
+    assert ids_of(verdicts.confirmed) == [behind]
+    assert query(store.connection, "SELECT reason, attempts FROM outbox_dead_letter") == [("expired", 0)]
+
+
+def test_without_a_connection_everything_is_deferred_and_the_outage_is_told(store: Store, publisher: Publisher) -> None:
+    ids = insert_rows(store.connection, 2) + insert_rows(store.connection, 2, ordering_key="k")
+    batch = Claimer("s", batch_size=100, lease_seconds=LEASE).claim(store)
+    deliveries = Deliveries(publisher, POLICY, send_timeout_seconds=SEND_TIMEOUT)
+    publisher.close()
+    deliveries.accept(batch)
+    ((_, verdicts),) = deliveries.report()
+    assert sorted(ids_of(verdicts.deferred)) == ids
+    answered, outage = deliveries.news()
+    assert not answered
+    assert outage is not None
+    assert deliveries.news() == (False, None)
+
+
+def test_a_blocked_broker_is_an_outage_after_the_send_timeout(store: Store, disposable_rabbitmq: RabbitMQ) -> None:
+    broker = Broker(disposable_rabbitmq.url)
+    queue = broker.declare_queue()
+    (row,) = insert_rows(store.connection, routing_key=queue)
+    publisher = open_publisher(disposable_rabbitmq.url, send_timeout_seconds=1)
+    publisher.connect()
+    disposable_rabbitmq.ctl("set_vm_memory_high_watermark", "absolute", "1")
+    try:
+        batch = Claimer("s", batch_size=1, lease_seconds=LEASE).claim(store)
+        deliveries = Deliveries(publisher, POLICY, send_timeout_seconds=1)
+        deliveries.accept(batch)
+
+        def given_up() -> bool:
+            deliveries.receive(0.1)
+            return not deliveries.unresolved
+
+        wait_for(given_up, message="it waits for a blocked broker")
+        ((_, verdicts),) = deliveries.report()
+        assert ids_of(verdicts.deferred) == [row]
+        outage = deliveries.news().outage
+        assert outage is not None
+        assert outage.error == "Blocked"
+    finally:
+        publisher.close()
+        disposable_rabbitmq.kill()
