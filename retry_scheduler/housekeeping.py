@@ -50,6 +50,11 @@ class Housekeeping:
     def seconds_until_due(self) -> float:
         return max(0.0, min(due for due, _ in self._due) - self._clock())
 
+    def hasten(self, chore: Chore, within_seconds: float) -> None:
+        """Let a chore come sooner than its interval says."""
+        latest = self._clock() + within_seconds
+        self._due = [(min(due, latest) if each is chore else due, each) for due, each in self._due]
+
     def run_all(self, store: Store) -> None:
         """Run every chore until it has nothing left to do."""
         for _, chore in self._due:

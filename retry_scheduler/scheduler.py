@@ -36,7 +36,7 @@ from retry_scheduler.ledger import Ledger
 from retry_scheduler.presence import Presence
 from retry_scheduler.prune import Prune
 from retry_scheduler.report import Report
-from retry_scheduler.rescue import Rescue
+from retry_scheduler.rescue import AFTER_PARKING_SECONDS, Rescue
 from retry_scheduler.sample import Sampling
 
 PROBE_SIZE = 1
@@ -73,7 +73,8 @@ class Scheduler:
         self._presence = Presence(settings.name)
         self._sampling = Sampling(metrics)
         expire = Expire(lambda event_type, count: metrics.dead_lettered("expired", event_type, count))
-        self._housekeeping = Housekeeping([self._presence, Rescue(), expire, Prune(settings), self._sampling])
+        self._rescue = Rescue()
+        self._housekeeping = Housekeeping([self._presence, self._rescue, expire, Prune(settings), self._sampling])
         self._poll_seconds = FIRST_POLL_SECONDS
 
     # -- the two ways to run it ---------------------------------------------------------------------------------------
@@ -169,6 +170,8 @@ class Scheduler:
         self._metrics.claim_seconds.observe(time.monotonic() - began)
         if batch.messages:
             self._deliveries.accept(batch)
+        if batch.parked:
+            self._housekeeping.hasten(self._rescue, AFTER_PARKING_SECONDS)
         return bool(batch.messages or batch.parked)
 
     def _receive(self, wait_seconds: float) -> None:

@@ -225,8 +225,13 @@ def test_a_chore_runs_at_its_interval_and_sooner_while_it_has_more_to_do(store: 
     chore.unfinished = True
     housekeeping.run_due(store)
     clock.now += 0.2
+    chore.unfinished = False
     housekeeping.run_due(store)
     assert chore.runs == 3
+    housekeeping.hasten(chore, 0.5)
+    assert housekeeping.seconds_until_due() == 0.5
+    housekeeping.hasten(chore, 3.0)
+    assert housekeeping.seconds_until_due() == 0.5
 
 
 def test_a_chore_that_fails_keeps_neither_the_others_nor_the_scheduler_from_working(store: Store) -> None:
