@@ -117,15 +117,20 @@ class Courier:
             self._publisher.publish(batch, self._now())
 
     def _receive(self) -> None:
-        """What arrived; waits for something to do, but never while there is."""
+        """Report what became of messages; wait for something to do, but never while there is."""
+        if self._report_outcomes():  # some are known as soon as they are sent, and no socket tells of them
+            return
         socket = self._publisher.fileno()
-        idle = not self._held and not self._inbox and (socket is not None or not self._publisher.in_flight)
-        if idle or self._outage is not None:
+        if self._outage is not None or not (self._held or self._inbox):
             self._wait(socket)
         self._publisher.heartbeat()
+        self._report_outcomes()
+
+    def _report_outcomes(self) -> bool:
         outcomes = self._publisher.collect(0)
         if outcomes:
             self._on_outcomes(outcomes)
+        return bool(outcomes)
 
     # -- outages ------------------------------------------------------------------------------------------------------
 

@@ -45,7 +45,7 @@ def run(command: click.Command) -> None:
         click.echo(f"{command.name}: error: {error}", err=True)
         sys.exit(2 if isinstance(error, SettingsError) else 1)
     except click.ClickException as error:
-        error.show()
+        click.echo(f"{command.name}: error: {error.format_message()}", err=True)
         sys.exit(error.exit_code)
     except (click.Abort, KeyboardInterrupt):
         sys.exit(130)

@@ -222,7 +222,8 @@ KNOWN_SETTINGS = frozenset(
 
 def redacted_url(url: str) -> str:
     """The URL without its password, for logs and errors."""
-    return re.sub(r"(://[^:/@]*):[^@]*@", r"\1:***@", url)
+    # Up to the last @ before the path: a password may hold one that is not encoded.
+    return re.sub(r"(://[^:/@]*):[^/]*@", r"\1:***@", url)
 
 
 def _read_toml(path: Path) -> dict[str, Any]:

@@ -5,9 +5,10 @@ executed by real worker processes.
 
 from __future__ import annotations
 
+import gc
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from urllib.parse import urlsplit
@@ -43,8 +44,11 @@ def broker(request: pytest.FixtureRequest) -> Broker:
 
 
 @pytest.fixture
-def start(broker: Broker, results_url: str, database: Database, run_service: RunService) -> Callable[[str], Any]:
+def start(
+    broker: Broker, results_url: str, database: Database, run_service: RunService
+) -> Iterator[Callable[[str], Any]]:
     """Start a worker of a kind, and a scheduler that delivers; gives the capturing application."""
+    apps: list[Any] = []
 
     def run(kind: str) -> Any:
         with database.connect() as connection:
@@ -64,9 +68,14 @@ def start(broker: Broker, results_url: str, database: Database, run_service: Run
             },
         )
         worker.wait_for_line("ready.", deadline_seconds=60)
-        return make_app(broker.url, results_url, stock=False)
+        apps.append(make_app(broker.url, results_url, stock=False))
+        return apps[0]
 
-    return run
+    yield run
+    gc.collect()  # results that die unsubscribe: while the server is still there
+    for app in apps:
+        app.backend.result_consumer.stop()
+        app.close()
 
 
 @pytest.mark.parametrize("kind", ["stock", "capturing"])

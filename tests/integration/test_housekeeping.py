@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from psycopg import sql
 
 from outbox import dead_letters
 from outbox.dead_letters import Replayed, Selection
 from outbox.errors import SettingsError
 from outbox.message import SCHEMA_VERSION
 from outbox.settings import SchedulerSettings, load_settings
-from outbox.store import Burial, Store
+from outbox.sqlfiles import script
+from outbox.store import Burial, Refusal, Store
 from outbox.telemetry.metrics import Metrics
 from retry_scheduler import prune
 from retry_scheduler.expire import Expire
-from retry_scheduler.housekeeping import Housekeeping
+from retry_scheduler.housekeeping import Chore, Housekeeping
 from retry_scheduler.presence import Presence
 from retry_scheduler.prune import Prune
 from retry_scheduler.rescue import Rescue
@@ -315,6 +318,43 @@ def test_dead_letters_are_discarded_and_purged_by_age_and_type(store: Store) -> 
     assert dead_letters.purge(store, older_than_seconds=DAY) == 1
     assert [letter.id for letter in dead_letters.browse(store, Selection())] == ids[:1]
     assert dead_letters.discard(store, Selection()) == 1
+
+
+# -- privileges -------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def scheduler_role(store: Store) -> Iterator[str]:
+    roles = {name: f"test_{name}_{uuid.uuid4().hex[:8]}" for name in ("producer", "relay", "scheduler", "observer")}
+    store.connection.execute(script("roles.sql", schema="public", **roles))
+    yield roles["scheduler"]
+    store.connection.execute("RESET ROLE")
+    names = sql.SQL(", ").join(map(sql.Identifier, roles.values()))
+    store.connection.execute(sql.SQL("DROP OWNED BY {}").format(names))
+    store.connection.execute(sql.SQL("DROP ROLE {}").format(names))
+
+
+def test_the_schedulers_role_may_do_all_that_a_scheduler_does(store: Store, scheduler_role: str) -> None:
+    ids = insert_rows(store.connection, 6, ordering_key="k{n}", expires_at="2120-01-01")
+    insert_rows(store.connection, owner="scheduler", expires_at="2020-01-01")
+    store.connection.execute(sql.SQL("SET ROLE {}").format(sql.Identifier(scheduler_role)))
+    assert Expire(ignored).run_once(store) == {"expired": 1}
+    messages, _ = store.claim_due("s/1", batch_size=100, lease_seconds=60)
+    assert [message.id for message in messages] == ids
+    store.settle(ids[:1], claim="s/1")
+    store.settle(ids[1:2], claim="s/1", archive=True)
+    store.fail([Refusal(ids[2], "no", 1.0)], claim="s/1")
+    store.bury([Burial(ids[3], "rejected", "no", 1)], claim="s/1")
+    store.defer(ids[4:5], claim="s/1", cooldown_seconds=1)
+    store.release(ids[5:], claim="s/1")
+    store.next_due()
+    retention = {"archive_retention_seconds": DAY, "dead_letter_retention_seconds": DAY, "event_retention_seconds": DAY}
+    chores: list[Chore] = [Presence("s1"), Rescue(), Prune(settings(**retention)), Sampling(Metrics("scheduler"))]
+    for chore in chores:
+        chore.run_once(store)
+    assert dead_letters.replay(store, Selection(reason="rejected")) == Replayed(1, 0)
+    assert dead_letters.discard(store, Selection()) == 1
+    Presence("s1").leave(store)
 
 
 # -- settings ---------------------------------------------------------------------------------------------------------
