@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import difflib
 import os
-import re
 import socket
 import tomllib
 from collections.abc import Mapping
@@ -218,12 +217,6 @@ def setting_name(field: str) -> str:
 KNOWN_SETTINGS = frozenset(
     setting_name(field) for model in (RelaySettings, SchedulerSettings) for field in model.model_fields
 )
-
-
-def redacted_url(url: str) -> str:
-    """The URL without its password, for logs and errors."""
-    # Up to the last @ before the path: a password may hold one that is not encoded.
-    return re.sub(r"(://[^:/@]*):[^/]*@", r"\1:***@", url)
 
 
 def _read_toml(path: Path) -> dict[str, Any]:

@@ -2,35 +2,41 @@
 OutboxCelery: a Celery application whose producers capture.
 
 Three things go direct, whatever the settings: a call that brings its own `producer` or `connection` (beat does), the
-tasks that are excluded, and what a worker sends on behalf of Celery itself (retry, replace, the callbacks of a finished
-task): these belong to the message that the worker holds, not to a transaction of the application.
+tasks that are excluded, and what a worker sends on behalf of Celery itself (retry, replace, the callbacks and errbacks
+of a finished task, the rest of a chain): these belong to the message that the worker holds, not to a transaction of the
+application. What the body of a task calls is captured as anywhere else.
 """
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
 
-from celery import Celery
-from celery.app import amqp as celery_amqp
+from celery import Celery, signals
 
 from producer.celery.capture import CapturingProducer
 from producer.celery.outbox import TaskOutbox
 from producer.celery.results import defer_subscriptions
 
 _direct: ContextVar[bool] = ContextVar("outbox_celery_direct", default=False)
+_in_body: ContextVar[bool] = ContextVar("outbox_celery_in_body", default=False)
 
 
 @contextmanager
-def sending_direct() -> Iterator[None]:
-    """Inside the block, tasks go to the broker as with plain Celery."""
-    token = _direct.set(True)
+def _set(variable: ContextVar[bool]) -> Iterator[None]:
+    token = variable.set(True)
     try:
         yield
     finally:
-        _direct.reset(token)
+        variable.reset(token)
+
+
+def sending_direct() -> Any:
+    """Inside the block, tasks go to the broker as with plain Celery."""
+    return _set(_direct)
 
 
 class DirectRetry:
@@ -49,13 +55,19 @@ class Capturing:
     """What makes a Celery application capture; mixed into its class."""
 
     outbox: TaskOutbox
+    _is_worker = False
+    current_worker_task: Any
 
     def producer_or_acquire(self, producer: Any = None) -> Any:
-        if producer is None and not _direct.get() and not _sends_callbacks():
-            producer = self.outbox.producer()
+        if producer is None and not _direct.get():
+            producer = self.outbox.producer(direct_outside=self._sends_by_itself())
             if producer is not None:
                 return producer
         return super().producer_or_acquire(producer)  # type: ignore[misc]
+
+    def _sends_by_itself(self) -> bool:
+        """Whether this is a worker, and not in the body of a task: nobody's code but Celery's sends here."""
+        return not _in_body.get() and bool(self._is_worker or self.current_worker_task)
 
     default_producer = producer_or_acquire  # Celery's alias
 
@@ -84,6 +96,7 @@ class OutboxCelery(Capturing, Celery):  # type: ignore[misc]  # celery is untype
     def __init__(self, *args: Any, outbox: TaskOutbox, **kwargs: Any) -> None:
         self.outbox = outbox
         super().__init__(*args, **kwargs)
+        _notice_worker(self)
 
     def __reduce_keys__(self) -> dict[str, Any]:
         return {**super().__reduce_keys__(), "outbox": self.outbox}
@@ -96,6 +109,7 @@ def arm(app: Any, outbox: TaskOutbox) -> None:
     kind = type(app)
     app.__class__ = type(kind.__name__, (Capturing, kind), {"__module__": kind.__module__})
     app.outbox = outbox
+    _notice_worker(app)
     for task in app._tasks.values():
         _arm_task(task)
     if app._backend is not None:
@@ -106,10 +120,22 @@ def _arm_task(task: Any) -> Any:
     if not isinstance(task, DirectRetry):
         kind = type(task)
         task.__class__ = type(kind.__name__, (DirectRetry, kind), {"__module__": kind.__module__})
+        task.run = _marked(task.run)
     return task
 
 
-def _sends_callbacks() -> bool:
-    """Whether a worker is sending what follows a finished task (Celery tells since 5.7)."""
-    flag = getattr(celery_amqp, "_callback_publish_retry", None)
-    return flag is not None and bool(flag.get())
+def _marked(run: Any) -> Any:
+    @functools.wraps(run)
+    def body(*args: Any, **kwargs: Any) -> Any:
+        with _set(_in_body):
+            return run(*args, **kwargs)
+
+    return body
+
+
+def _notice_worker(app: Any) -> None:
+    def started(sender: Any, **options: Any) -> None:  # noqa: ARG001
+        if getattr(sender, "app", None) is app:
+            app._is_worker = True
+
+    signals.worker_init.connect(started, weak=False)

@@ -90,10 +90,10 @@ class TaskOutbox:
     def excludes(self, task_name: str) -> bool:
         return any(fnmatchcase(task_name, pattern) for pattern in self.exclude_tasks)
 
-    def producer(self) -> CapturingProducer | None:
-        """A producer that captures; None: the broker's own is wanted."""
+    def producer(self, *, direct_outside: bool = False) -> CapturingProducer | None:
+        """A producer that captures; None: the broker's own is wanted. `direct_outside` overrides the setting."""
         handle = self._handle_in_transaction()
-        if handle is None and self.outside_transaction == "direct":
+        if handle is None and (direct_outside or self.outside_transaction == "direct"):
             return None
 
         def write(rows: list[Row]) -> None:

@@ -75,6 +75,7 @@ def start(
     gc.collect()  # results that die unsubscribe: while the server is still there
     for app in apps:
         app.backend.result_consumer.stop()
+        app.backend.client.connection_pool.disconnect()
         app.close()
 
 

@@ -1,0 +1,103 @@
+"""
+Alembic: the outbox's own migrations as an operation of yours.
+
+    import producer.alembic  # in env.py, or in the migration itself
+
+    def upgrade() -> None:
+        op.upgrade_outbox(to=1)
+
+    def downgrade() -> None:
+        op.downgrade_outbox()
+
+`upgrade_outbox` runs the files of sql/migrations that the schema lacks, up to `to`; name the version, so that a
+migration does tomorrow what it did today. `downgrade_outbox` drops the tables with everything in them: the outbox's
+migrations lead forward only. Offline mode (`alembic upgrade --sql`) writes the scripts out. The publication and the
+slot are not a migration's business: `outbox setup` makes them.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from alembic.operations import MigrateOperation, Operations
+from sqlalchemy import Connection
+
+from outbox.sqlfiles import Queries, migrations, script
+from producer.handles import adapter_for
+from producer.statement import Statement
+
+
+@Operations.register_operation("upgrade_outbox")
+class UpgradeOutbox(MigrateOperation):
+    def __init__(self, to: int, schema: str) -> None:
+        self.to = to
+        self.schema = schema
+
+    @classmethod
+    def upgrade_outbox(cls, operations: Operations, *, to: int, schema: str = "public") -> None:
+        """Bring the outbox of a schema to a version."""
+        operations.invoke(cls(to, schema))
+
+    def reverse(self) -> DowngradeOutbox:
+        return DowngradeOutbox(self.schema)
+
+
+@Operations.register_operation("downgrade_outbox")
+class DowngradeOutbox(MigrateOperation):
+    def __init__(self, schema: str) -> None:
+        self.schema = schema
+
+    @classmethod
+    def downgrade_outbox(cls, operations: Operations, *, schema: str = "public") -> None:
+        """Drop the outbox of a schema: undelivered messages, dead letters, archive and event streams."""
+        operations.invoke(cls(schema))
+
+
+@Operations.implementation_for(UpgradeOutbox)
+def _upgrade(operations: Operations, operation: UpgradeOutbox) -> None:
+    known = migrations()
+    if operation.to not in [migration.version for migration in known]:
+        raise ValueError(f"the outbox has no migration {operation.to}; the newest is {known[-1].version}")
+    applied = _applied(operations, operation.schema)
+    for migration in known:
+        if migration.version <= operation.to and migration.version not in applied:
+            _run(operations, script(migration.path, schema=operation.schema))
+
+
+@Operations.implementation_for(DowngradeOutbox)
+def _downgrade(operations: Operations, operation: DowngradeOutbox) -> None:
+    _run(operations, script("setup/drop_tables.sql", schema=operation.schema))
+
+
+def _applied(operations: Operations, schema: str) -> set[int]:
+    """Which migrations the schema has. Offline nobody can tell: then none."""
+    if operations.migration_context.as_sql:
+        return set()
+    queries = Queries(schema)
+    connection = operations.get_bind()
+    if ("outbox_migration",) not in _fetch(connection, Statement(queries["schema_tables"]), {"schema": schema}):
+        return set()
+    return {version for (version,) in _fetch(connection, Statement(queries["applied_migrations"]), {})}
+
+
+def _fetch(connection: Connection, statement: Statement, parameters: dict[str, Any]) -> list[tuple[Any, ...]]:
+    rows = adapter_for(connection).fetch(connection, statement, parameters, lambda _: None)
+    return [tuple(row) for row in rows]
+
+
+def _run(operations: Operations, text: str) -> None:
+    """A script of several statements, in the migration's transaction."""
+    if operations.migration_context.as_sql:
+        operations.migration_context.impl.static_output(text)
+        return
+    connection: Any = operations.get_bind()
+    driver = connection.connection.dbapi_connection
+    if hasattr(driver, "run_async"):
+        # asyncpg prepares what goes through its cursor, and prepares one statement at a time.
+        driver.run_async(lambda raw: raw.execute(text))
+        return
+    cursor = driver.cursor()
+    try:
+        cursor.execute(text)
+    finally:
+        cursor.close()

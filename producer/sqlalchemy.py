@@ -1,0 +1,128 @@
+"""
+SQLAlchemy: the outbox's tables as metadata, and what an application needs of them in its models.
+
+    from producer.sqlalchemy import outbox_tables
+
+    tables = outbox_tables(Base.metadata)           # tables.outbox, tables.outbox_dead_letter, ...
+
+With the tables in the metadata, Alembic's autogenerate knows them and leaves them alone, and queries can be written
+against them. They are created by migrations (producer.alembic or `outbox setup`), never by `create_all`: constraints,
+storage parameters and most indexes are only in sql/. A test compares every column with the database.
+
+Publishing needs nothing of this: a Session is a handle like any other.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from sqlalchemy import BigInteger, Column, DateTime, Integer, LargeBinary, MetaData, SmallInteger, Table, Text, Uuid
+from sqlalchemy.dialects.postgresql import JSON
+from sqlalchemy.types import TypeEngine
+
+_BIGINT, _INT, _SMALLINT, _TEXT = BigInteger(), Integer(), SmallInteger(), Text()
+_BYTES, _JSON, _INSTANT, _UUID = LargeBinary(), JSON(), DateTime(timezone=True), Uuid()
+
+Types = dict[str, TypeEngine[Any]]
+
+# What the outbox, the dead letters and the archive have in common: `moved_columns` of sql/queries.sql.
+_MESSAGE: Types = {
+    "id": _BIGINT,
+    "event_id": _UUID,
+    "schema_version": _SMALLINT,
+    "event_type": _TEXT,
+    "aggregate_type": _TEXT,
+    "aggregate_id": _TEXT,
+    "ordering_key": _TEXT,
+    "exchange": _TEXT,
+    "routing_key": _TEXT,
+    "payload": _BYTES,
+    "content_type": _TEXT,
+    "content_encoding": _TEXT,
+    "headers": _JSON,
+    "properties": _JSON,
+    "declarations": _JSON,
+    "context": _JSON,
+}
+_FAILURE: Types = {"attempts": _INT, "last_error": _TEXT, "last_failed_at": _INSTANT}
+
+_TABLES: dict[str, Types] = {
+    "outbox": {
+        **_MESSAGE,
+        "dedup_key": _TEXT,
+        "created_at": _INSTANT,
+        "expires_at": _INSTANT,
+        "next_attempt_at": _INSTANT,
+        "attempts": _INT,
+        "owner": _TEXT,
+        "claimed_by": _TEXT,
+        "last_error": _TEXT,
+        "last_failed_at": _INSTANT,
+    },
+    "outbox_dead_letter": {
+        **_MESSAGE,
+        "dedup_key": _TEXT,
+        "created_at": _INSTANT,
+        "expires_at": _INSTANT,
+        **_FAILURE,
+        "reason": _TEXT,
+        "died_at": _INSTANT,
+    },
+    "outbox_archive": {**_MESSAGE, "created_at": _INSTANT, "attempts": _INT, "delivered_at": _INSTANT},
+    "outbox_event": {
+        "stream": _TEXT,
+        "version": _BIGINT,
+        "event_id": _UUID,
+        "event_type": _TEXT,
+        "payload": _BYTES,
+        "content_type": _TEXT,
+        "content_encoding": _TEXT,
+        "headers": _JSON,
+        "created_at": _INSTANT,
+    },
+    "outbox_worker": {
+        "kind": _TEXT,
+        "name": _TEXT,
+        "role": _TEXT,
+        "version": _TEXT,
+        "host": _TEXT,
+        "pid": _INT,
+        "started_at": _INSTANT,
+        "last_seen_at": _INSTANT,
+    },
+    "outbox_migration": {"version": _INT, "name": _TEXT, "applied_at": _INSTANT},
+}
+_PRIMARY_KEYS = {
+    "outbox_event": ("stream", "version"),
+    "outbox_worker": ("kind", "name"),
+    "outbox_migration": ("version",),
+}
+_NULLABLE = frozenset(
+    (
+        *("aggregate_type", "aggregate_id", "ordering_key", "declarations", "context", "dedup_key", "expires_at"),
+        *("claimed_by", "last_error", "last_failed_at"),
+    )
+)
+
+
+class OutboxTables(NamedTuple):
+    outbox: Table
+    outbox_dead_letter: Table
+    outbox_archive: Table
+    outbox_event: Table
+    outbox_worker: Table
+    outbox_migration: Table
+
+
+def outbox_tables(metadata: MetaData, *, schema: str | None = None) -> OutboxTables:
+    """Add the tables to the metadata; `schema` None is the search path's, as everywhere in SQLAlchemy."""
+    return OutboxTables(**{name: _table(name, metadata, schema) for name in _TABLES})
+
+
+def _table(name: str, metadata: MetaData, schema: str | None) -> Table:
+    primary_key = _PRIMARY_KEYS.get(name, ("id",))
+    columns = [
+        Column(column, kind, primary_key=column in primary_key, nullable=column in _NULLABLE, autoincrement=False)
+        for column, kind in _TABLES[name].items()
+    ]
+    return Table(name, metadata, *columns, schema=schema)

@@ -1,0 +1,139 @@
+"""Synchronous replication, promotion of a standby, and transactions of any size."""
+
+from __future__ import annotations
+
+import shutil
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from outbox.embedded import Postgres
+from outbox.sqlfiles import script
+from tests.fixtures.broker import Broker
+from tests.fixtures.database import Database, create_outbox_database
+from tests.fixtures.services import RunService
+from tests.fixtures.stage import Stage
+from tests.fixtures.waiting import wait_for
+
+
+def resident_megabytes(pid: int) -> float:
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith("VmRSS:"):
+            return int(line.split()[1]) / 1024
+    raise AssertionError("no VmRSS")
+
+
+def test_a_row_that_nobody_sees_yet_is_delivered_and_settled_once_it_is_visible(
+    private_postgres: Callable[..., Postgres], run_service: RunService, rabbit: Broker
+) -> None:
+    server = private_postgres()
+    stage = Stage(create_outbox_database(server.dsn()), run_service)
+    stage.set_up()
+    queue = rabbit.declare_queue()
+    stage.start_relay(rabbit.url)
+    administrator = psycopg.connect(server.dsn(), autocommit=True)
+    # Commits are in the WAL now, but wait for a standby that does not exist before anybody sees them.
+    administrator.execute("ALTER SYSTEM SET synchronous_standby_names = 'nobody'")
+    administrator.execute("SELECT pg_reload_conf()")
+    wait_for(lambda: administrator.execute("SHOW synchronous_standby_names").fetchone() == ("nobody",))
+    connection = stage.database.connect()
+    inserting = threading.Thread(target=lambda: stage.insert_with(connection, queue, 3))
+    inserting.start()
+    assert len(rabbit.get_all(queue, 3)) == 3
+    assert stage.count() == 0
+    assert inserting.is_alive()
+    administrator.execute("ALTER SYSTEM RESET synchronous_standby_names")
+    administrator.execute("SELECT pg_reload_conf()")
+    inserting.join(10)
+    stage.wait_until_empty()
+    stage.wait_until_confirmed()
+    assert rabbit.depth(queue) == 0
+    for each in (administrator, connection, stage):
+        each.close()
+
+
+def test_a_huge_transaction_flows_through_with_flat_memory(stage: Stage, rabbit: Broker) -> None:
+    queue = rabbit.declare_queue()
+    relay = stage.start_relay(rabbit.url, window_bytes=4_000_000)
+    stage.insert(queue, 500)
+    stage.wait_until_empty()
+    before = resident_megabytes(relay.pid)
+    stage.insert(queue, 20_000, headers={"filler": "x" * 4000})  # 80 MB
+    peak = before
+    while stage.count():
+        peak = max(peak, resident_megabytes(relay.pid))
+    print(f"resident memory grew by {peak - before:.1f} MB")
+    assert peak - before < 40
+    assert rabbit.depth(queue) == 20_500
+
+
+@pytest.mark.parametrize("failover_slot", [True, False])
+def test_after_a_promotion_the_relay_goes_on_at_the_new_primary(
+    private_postgres: Callable[..., Postgres],
+    run_service: RunService,
+    rabbit: Broker,
+    tmp_path: Path,
+    failover_slot: bool,
+) -> None:
+    primary = private_postgres(settings={"hot_standby_feedback": "on"})
+    if failover_slot and primary.version < 17:
+        pytest.skip("failover slots came with PostgreSQL 17")
+    database = create_outbox_database(primary.dsn())
+    stage = Stage(database, run_service)
+    stage.set_up(slot=False)
+    stage.connection.execute("SELECT pg_create_physical_replication_slot('standby')")
+    stage.connection.execute(script("setup/slot_failover.sql" if failover_slot else "setup/slot.sql", slot=stage.slot))
+    stage.close()
+
+    primary.stop()
+    standby = private_postgres(
+        settings={
+            "primary_conninfo": f"host=127.0.0.1 port={primary.port} user=postgres dbname=postgres",
+            "primary_slot_name": "standby",
+            "hot_standby_feedback": "on",
+            **({"sync_replication_slots": "on"} if failover_slot else {}),
+        }
+    )
+    standby.stop()
+    shutil.rmtree(standby.data_dir)
+    shutil.copytree(primary.data_dir, standby.data_dir)
+    (standby.data_dir / "standby.signal").touch()
+    for path in (standby.data_dir, *standby.data_dir.rglob("*")):
+        if standby.user is not None:
+            shutil.chown(path, *standby.user)
+    primary.start()
+    standby.start()
+
+    queue = rabbit.declare_queue()
+    hosts = f"postgresql://postgres@127.0.0.1:{primary.port},127.0.0.1:{standby.port}/{database.name}"
+    relay = stage.start_relay(
+        rabbit.url, database_url=f"{hosts}?target_session_attrs=read-write", failover_slot=failover_slot
+    )
+    stage.insert(queue, 5)
+    assert len(rabbit.get_all(queue, 5)) == 5
+    stage.wait_until_empty()
+    replica = Stage(Database(database.name, standby.dsn()), run_service, slot=stage.slot)
+    if failover_slot:
+        synchronised = "SELECT synced AND NOT temporary FROM pg_replication_slots WHERE slot_name = %s"
+        wait_for(
+            lambda: replica.connection.execute(synchronised, [stage.slot]).fetchone() == (True,),
+            deadline_seconds=60,
+            message=f"the slot does not reach the standby: {standby.log()[-500:]}",
+        )
+    flushed = stage.connection.execute("SELECT pg_current_wal_flush_lsn()").fetchone()
+    wait_for(lambda: replica.connection.execute("SELECT pg_last_wal_replay_lsn() >= %s", flushed).fetchone() == (True,))
+    stage.close()
+    primary.kill()
+    replica.connection.execute("SELECT pg_promote()")
+    wait_for(
+        lambda: len([each for each in relay.events() if each["event"] == "relay_active"]) == 2, deadline_seconds=60
+    )
+    (event_id,) = replica.insert(queue)
+    assert rabbit.get_all(queue, 1)[0].message_id == event_id
+    replica.wait_until_empty()
+    created = [each for each in relay.events() if each["event"] == "slot_created"]
+    assert bool(created) is not failover_slot
+    replica.close()
