@@ -13,13 +13,13 @@ except that the connection is kept, to learn when it ends.
 
 from __future__ import annotations
 
-import random
 import select
 import threading
 import time
 from collections.abc import Callable, Sequence
 
 from cdc_relay.mailbox import Mailbox
+from outbox.backoff import reconnect_delay
 from outbox.delivery.outcome import Outcome
 from outbox.delivery.publisher import Publisher
 from outbox.errors import BrokerOutage
@@ -33,7 +33,7 @@ BATCH = 256
 """Messages in one write: large enough to spare system calls, small enough that confirms are read in between."""
 
 TICK_SECONDS = 1.0
-RECONNECT_SECONDS = (0.1, 2.0)
+LONGEST_RETRY_SECONDS = 2.0
 
 
 class Courier:
@@ -155,9 +155,7 @@ class Courier:
             self._outage_since = time.monotonic()
             log.warning("broker_outage", error=failure.error, reason=failure.text, hint=failure.hint)
         self._outage = failure
-        shortest, longest = RECONNECT_SECONDS
-        delay = min(shortest * 2.0 ** min(self._retries, 10), longest)
-        self._retry_at = time.monotonic() + delay * random.uniform(0.5, 1.0)  # noqa: S311 - jitter, not a secret
+        self._retry_at = time.monotonic() + reconnect_delay(self._retries, longest_seconds=LONGEST_RETRY_SECONDS)
         self._retries += 1
 
     def _hold_or_shed(self, outage: Failure) -> None:

@@ -21,7 +21,7 @@ from typing import NamedTuple
 from cdc_relay.window import Window
 from outbox.delivery.lanes import Lanes
 from outbox.delivery.outcome import Outcome
-from outbox.failures import Failure, FailureKind
+from outbox.failures import FailureKind
 from outbox.message import SCHEMA_VERSION, Message
 from outbox.retry_policy import RetryPolicy
 from outbox.store import Burial, Refusal
@@ -140,7 +140,7 @@ class Pipeline:
                 self._fail_lane(message)
             else:
                 self._settle.append(
-                    Failed(message.id, self._xid(message), message.event_type, self._verdict(message, failure))
+                    Failed(message.id, self._xid(message), message.event_type, self._policy.verdict(message, failure))
                 )
                 self._leave_behind(message)
                 self._fail_lane(message)
@@ -221,14 +221,6 @@ class Pipeline:
     def _block(self, message: Message) -> None:
         if message.ordering_key is not None:
             self.blocked.add(message.ordering_key)
-
-    def _verdict(self, message: Message, failure: Failure) -> Refusal | Burial:
-        if failure.kind is FailureKind.PERMANENT:
-            return Burial(message.id, "undecodable", failure.text, 0)
-        backoff = self._policy.backoff(message.event_type, message.attempts)
-        if backoff is None:
-            return Burial(message.id, "max attempts", failure.text, 1)
-        return Refusal(message.id, failure.text, backoff)
 
     def _xid(self, message: Message) -> int:
         return self.window.transaction_of(message.id).xid

@@ -9,9 +9,7 @@ While another relay holds the slot it stands by, and takes over within `standby_
 from __future__ import annotations
 
 import contextlib
-import os
 import random
-import socket
 import time
 from typing import Literal
 
@@ -20,8 +18,10 @@ from cdc_relay.session import Session
 from cdc_relay.slot import OBJECT_IN_USE, UNDEFINED_OBJECT, ensure_slot, give_up_slot
 from cdc_relay.stream import ReplicationStream
 from outbox import __version__
+from outbox.backoff import reconnect_delay
 from outbox.delivery.publisher import Publisher, open_publisher
 from outbox.errors import DatabaseError, ReplicationError, SetupError
+from outbox.presence import INTERVAL_SECONDS, Presence
 from outbox.settings import RelaySettings
 from outbox.setup import applied_migrations, handover_seconds, publication_problem, slot_state
 from outbox.shutdown import Shutdown
@@ -32,8 +32,6 @@ from outbox.telemetry.service import Telemetry
 
 log = get_logger(__name__)
 
-BACKOFF_SECONDS = (0.1, 5.0)
-HEARTBEAT_SECONDS = 5.0
 STEADY_SECONDS = 10.0
 
 
@@ -47,6 +45,7 @@ class Relay:
         self._health = telemetry.health
         self._report = Report(telemetry.metrics)
         self._role: Literal["active", "standby"] = "standby"
+        self._presence = Presence("relay", settings.name)
         self._heartbeat_due = 0.0
         self._ever_connected = False
         self._reached_broker = False
@@ -65,7 +64,7 @@ class Relay:
                 if not self._ever_connected:
                     raise
                 failures = 0 if time.monotonic() - started > STEADY_SECONDS else failures + 1
-                delay = _backoff(failures)
+                delay = reconnect_delay(failures)
                 self._health.not_ready(str(error))
                 log.warning("session_lost", reason=str(error), sqlstate=error.sqlstate, retry_seconds=round(delay, 2))
                 self._health.beat()
@@ -197,22 +196,10 @@ class Relay:
 
     def _heartbeat(self, store: Store) -> None:
         if time.monotonic() >= self._heartbeat_due:
-            self._heartbeat_due = time.monotonic() + HEARTBEAT_SECONDS
-            store.worker_seen(
-                kind="relay",
-                name=self._settings.name,
-                role=self._role,
-                version=__version__,
-                host=socket.gethostname(),
-                pid=os.getpid(),
-            )
+            self._heartbeat_due = time.monotonic() + INTERVAL_SECONDS
+            self._presence.show(store, self._role)
             self._report.slot(slot_state(store, self._settings.slot))
 
     def _say_goodbye(self, store: Store) -> None:
         with contextlib.suppress(DatabaseError):
-            store.worker_gone(kind="relay", name=self._settings.name)
-
-
-def _backoff(failures: int) -> float:
-    shortest, longest = BACKOFF_SECONDS
-    return min(shortest * 2.0 ** min(failures, 10), longest) * random.uniform(0.5, 1.0)  # noqa: S311 - jitter
+            self._presence.leave(store)

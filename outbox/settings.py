@@ -22,6 +22,7 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 from pydantic_settings import SettingsError as PydanticSettingsError
 
 from outbox.errors import SettingsError
+from outbox.failures import POLICIES, FailureKind
 
 ENVIRONMENT_PREFIX = "OUTBOX_"
 # Names with our prefix that are not settings of a service.
@@ -113,6 +114,10 @@ class ServiceSettings(DatabaseSettings):
     retry_rules: tuple[RetryRule, ...] = Field(
         default=(), description="overrides by message type: [[retry_rules]] tables in the TOML file; first match wins"
     )
+    reject_errors: tuple[str, ...] = Field(
+        default=(),
+        description="errors that bury a message at its first refusal, such as MessageTooLarge or NoRoute; JSON array",
+    )
     archive: bool = Field(
         default=False, description="move delivered messages to outbox_archive instead of deleting them"
     )
@@ -125,6 +130,14 @@ class ServiceSettings(DatabaseSettings):
         default=(), description="globs of event types that get a label of their own in metrics; JSON array"
     )
     sentry_dsn: SecretStr | None = Field(default=None, description="where unexpected errors are reported")
+
+    @field_validator("reject_errors")
+    @classmethod
+    def _must_be_errors_we_know(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        refusals = [name for name, policy in POLICIES.items() if policy.kind is FailureKind.FAILED]
+        if unknown := [name for name in value if name not in refusals]:
+            raise ValueError(f"no refusal is called {', '.join(unknown)}; there are {', '.join(refusals)}")
+        return value
 
 
 class RelaySettings(ServiceSettings):

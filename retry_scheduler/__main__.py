@@ -2,19 +2,12 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack
-
 import click
 
-from outbox import __version__
 from outbox.command import run, settings_flags, version_option
 from outbox.settings import SchedulerSettings, load_settings
 from outbox.shutdown import Shutdown
-from outbox.telemetry.health import Health
-from outbox.telemetry.http import HttpServer
-from outbox.telemetry.logs import configure_logging
-from outbox.telemetry.metrics import Metrics
-from outbox.telemetry.sentry import configure_sentry
+from outbox.telemetry.service import Telemetry
 from retry_scheduler.scheduler import Scheduler
 
 
@@ -34,25 +27,13 @@ def command(config: str | None, once: bool, **flags: object) -> None:
     secrets into the environment or the file: flags show up in the list of processes.
     """
     settings = load_settings(SchedulerSettings, flags, config_file=config)
-    configure_logging(settings.log_level, settings.log_format, service="retry-scheduler", name=settings.name)
-    reporter = configure_sentry(settings.sentry_dsn, service="retry-scheduler", release=__version__)
-    metrics = Metrics("scheduler", [rule.match for rule in settings.retry_rules])
-    with ExitStack() as resources:
-        resources.callback(reporter.close)
-        shutdown = resources.enter_context(Shutdown())
-        health = resources.enter_context(Health(liveness_file=settings.liveness_file))
-        scheduler = Scheduler(settings, shutdown, metrics=metrics, health=health)
-        if settings.http_port is not None:
-            server = HttpServer(
-                settings.http_host, settings.http_port, metrics=metrics, health=health, status=scheduler.status
-            )
-            resources.callback(server.close)
-            server.start()
-        try:
-            scheduler.drain() if once else scheduler.run()
-        except Exception as error:
-            reporter.capture(error)
-            raise
+    with Shutdown() as shutdown, Telemetry(settings, service="retry-scheduler", label="scheduler") as telemetry:
+        scheduler = Scheduler(settings, shutdown, metrics=telemetry.metrics, health=telemetry.health)
+        telemetry.serve(scheduler.status)
+        if once:
+            scheduler.drain()
+        else:
+            scheduler.run()
 
 
 def main() -> None:

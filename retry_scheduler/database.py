@@ -7,18 +7,17 @@ Opening also looks whether the tables are there, so that a wrong database is an 
 from __future__ import annotations
 
 import contextlib
-import random
 import time
 from collections.abc import Callable
 
 import psycopg
 
+from outbox.backoff import reconnect_delay
 from outbox.errors import DatabaseError, SetupError
 from outbox.settings import SchedulerSettings
 from outbox.store import Store, connect
 from outbox.telemetry.logs import get_logger
 
-BACKOFF_SECONDS = (0.1, 5.0)
 STEADY_SECONDS = 10.0
 """A connection that lasted for so long was a good one: the next backoff starts anew."""
 
@@ -76,7 +75,7 @@ class Database:
         if lost_at - self._opened_at > STEADY_SECONDS:
             self._failures = 0
         self.close()
-        while not wait(_backoff(self._failures)):
+        while not wait(reconnect_delay(self._failures)):
             try:
                 self.open()
             except DatabaseError as again:
@@ -93,8 +92,3 @@ class Database:
         if store is not None:
             with contextlib.suppress(psycopg.Error):
                 store.connection.close()
-
-
-def _backoff(failures: int) -> float:
-    shortest, longest = BACKOFF_SECONDS
-    return min(shortest * 2.0 ** min(failures, 10), longest) * random.uniform(0.5, 1.0)  # noqa: S311 - jitter

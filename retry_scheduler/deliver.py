@@ -198,19 +198,14 @@ class Deliveries:
             verdicts.confirmed.append(message)
             verdicts.publish_seconds.append(self._clock() - sent_at)
             return self._following(message)
-        if why.kind is FailureKind.PERMANENT:
-            self._refuse(message, why, Burial(message.id, "undecodable", why.text, 1))
-            return self._following(message)
         if why.kind is FailureKind.OUTAGE:
             self._outage = why
             self._defer(message)
             return []
+        self._refuse(message, why, self._policy.verdict(message, why))
+        if why.kind is FailureKind.PERMANENT:
+            return self._following(message)
         self._answered = True
-        backoff = self._policy.backoff(message.event_type, message.attempts)
-        if backoff is None:
-            self._refuse(message, why, Burial(message.id, "max attempts", why.text, 1))
-        else:
-            self._refuse(message, why, Refusal(message.id, why.text, backoff))
         for behind in self._lanes.failed(message):
             self._release(behind)
         return []

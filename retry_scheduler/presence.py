@@ -1,35 +1,22 @@
-"""
-Presence: the row in outbox_worker that says this scheduler lives. `outbox status` shows it; one that stops being
-refreshed belonged to a scheduler that was killed.
-"""
+"""Presence as a chore: tells every few seconds that this scheduler lives (see outbox/presence.py)."""
 
 from __future__ import annotations
 
-import os
-import socket
-
-from outbox import __version__
+from outbox.presence import INTERVAL_SECONDS, Presence
 from outbox.store import Store
 
 
-class Presence:
+class ShowPresence:
     name = "presence"
-    interval_seconds = 5.0
+    interval_seconds = INTERVAL_SECONDS
     unfinished = False
 
     def __init__(self, worker_name: str) -> None:
-        self._worker_name = worker_name
+        self._presence = Presence("scheduler", worker_name)
 
     def run_once(self, store: Store) -> dict[str, int]:
-        store.worker_seen(
-            kind="scheduler",
-            name=self._worker_name,
-            role="active",
-            version=__version__,
-            host=socket.gethostname(),
-            pid=os.getpid(),
-        )
+        self._presence.show(store, "active")
         return {}
 
     def leave(self, store: Store) -> None:
-        store.worker_gone(kind="scheduler", name=self._worker_name)
+        self._presence.leave(store)

@@ -6,15 +6,8 @@ An event about a message is logged with the context that its producer stored in 
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator
-from contextlib import contextmanager
-
-import structlog
-
-from outbox.message import Message
 from outbox.store import Burial
-from outbox.telemetry.logs import get_logger
+from outbox.telemetry.logs import context_of, get_logger
 from outbox.telemetry.metrics import Metrics, destination
 from retry_scheduler.claim import Batch
 from retry_scheduler.verdicts import Refused, Verdicts
@@ -62,7 +55,7 @@ class Report:
         if failure is not None:
             self._metrics.failed(failure)
         attempts = message.attempts + (decision.spent if isinstance(decision, Burial) else 1)
-        with _context_of(message):
+        with context_of(message):
             event = log.bind(**message.describe(), attempts=attempts, error=decision.error)
             if isinstance(decision, Burial):
                 self._buried += 1
@@ -72,14 +65,3 @@ class Report:
                 self._failed += 1
                 hint = failure.hint if failure else None
                 event.warning("failed", backoff_seconds=round(decision.backoff_seconds, 1), hint=hint)
-
-
-@contextmanager
-def _context_of(message: Message) -> Iterator[None]:
-    """The structlog context of the row, bound. One that is no JSON object is left out: a log stops no delivery."""
-    try:
-        context = json.loads(message.context) if message.context else {}
-    except ValueError:
-        context = {}
-    with structlog.contextvars.bound_contextvars(**(context if isinstance(context, dict) else {})):
-        yield

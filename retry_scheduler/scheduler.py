@@ -33,7 +33,7 @@ from retry_scheduler.expire import Expire
 from retry_scheduler.gate import Gate
 from retry_scheduler.housekeeping import Housekeeping
 from retry_scheduler.ledger import Ledger
-from retry_scheduler.presence import Presence
+from retry_scheduler.presence import ShowPresence
 from retry_scheduler.prune import Prune
 from retry_scheduler.report import Report
 from retry_scheduler.rescue import AFTER_PARKING_SECONDS, Rescue
@@ -70,7 +70,7 @@ class Scheduler:
         )
         self._ledger = Ledger(metrics, archive=settings.archive, cooldown_seconds=cooldown_seconds)
         self._report = Report(metrics)
-        self._presence = Presence(settings.name)
+        self._presence = ShowPresence(settings.name)
         self._sampling = Sampling(metrics)
         expire = Expire(lambda event_type, count: metrics.dead_lettered("expired", event_type, count))
         self._rescue = Rescue()

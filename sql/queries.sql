@@ -654,3 +654,8 @@ SELECT e.event_id, e.event_type, nullif(split_part(e.stream, ':', 1), e.stream),
            AND (%(until)s::text IS NULL OR created_at < %(until)s::text::timestamptz)
            AND version > %(after)s::text::bigint) AS e
  ORDER BY e.in_order, e.stream, e.version;
+
+-- drain --
+-- For tests of applications: every message leaves, in order, whoever owns it.
+WITH gone AS (DELETE FROM :"schema".outbox RETURNING *)
+SELECT :message_columns FROM gone AS o ORDER BY o.id;

@@ -135,7 +135,8 @@ def _marked(run: Any) -> Any:
 
 def _notice_worker(app: Any) -> None:
     def started(sender: Any, **options: Any) -> None:  # noqa: ARG001
-        if getattr(sender, "app", None) is app:
-            app._is_worker = True
+        worker_app: Any = getattr(sender, "app", None)
+        if worker_app is app:
+            worker_app._is_worker = True
 
     signals.worker_init.connect(started, weak=False)

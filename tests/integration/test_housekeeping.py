@@ -20,7 +20,7 @@ from outbox.telemetry.metrics import Metrics
 from retry_scheduler import prune
 from retry_scheduler.expire import Expire
 from retry_scheduler.housekeeping import Chore, Housekeeping
-from retry_scheduler.presence import Presence
+from retry_scheduler.presence import ShowPresence
 from retry_scheduler.prune import Prune
 from retry_scheduler.rescue import Rescue
 from retry_scheduler.sample import Sampling
@@ -248,7 +248,7 @@ def test_a_chore_that_fails_keeps_neither_the_others_nor_the_scheduler_from_work
 
 
 def test_a_scheduler_shows_that_it_lives_and_takes_its_row_with_it(store: Store) -> None:
-    presence = Presence("s1")
+    presence = ShowPresence("s1")
     presence.run_once(store)
     presence.run_once(store)
     assert query(store.connection, "SELECT kind, name, role FROM outbox_worker") == [("scheduler", "s1", "active")]
@@ -349,12 +349,12 @@ def test_the_schedulers_role_may_do_all_that_a_scheduler_does(store: Store, sche
     store.release(ids[5:], claim="s/1")
     store.next_due()
     retention = {"archive_retention_seconds": DAY, "dead_letter_retention_seconds": DAY, "event_retention_seconds": DAY}
-    chores: list[Chore] = [Presence("s1"), Rescue(), Prune(settings(**retention)), Sampling(Metrics("scheduler"))]
+    chores: list[Chore] = [ShowPresence("s1"), Rescue(), Prune(settings(**retention)), Sampling(Metrics("scheduler"))]
     for chore in chores:
         chore.run_once(store)
     assert dead_letters.replay(store, Selection(reason="rejected")) == Replayed(1, 0)
     assert dead_letters.discard(store, Selection()) == 1
-    Presence("s1").leave(store)
+    ShowPresence("s1").leave(store)
 
 
 # -- settings ---------------------------------------------------------------------------------------------------------

@@ -1,0 +1,46 @@
+"""The pytest plugin with a real database, and as a plugin of a pytest run of its own."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from producer import Outbox
+from producer.pytest_plugin import drain_outbox  # noqa: F401
+from tests.fixtures.database import Database
+
+APPLICATION_TEST = """
+from producer import Outbox
+
+def test_recorded(outbox, assert_event_published, assert_task_sent, drain_outbox):
+    Outbox().publish(None, "order.placed", {"order": 1})
+    assert_event_published("order.placed", payload={"order": 1})
+    assert len(drain_outbox()) == 1
+"""
+
+
+def test_a_real_table_is_drained_in_the_callers_transaction(database: Database, drain_outbox: Any) -> None:  # noqa: F811
+    with database.connect(autocommit=False) as connection:
+        Outbox("shop").publish(connection, "a", {"n": 1}, deliver_after=60)
+        Outbox("shop").publish(connection, "b", b"\x00")
+        delivered = drain_outbox(connection)
+        assert [(each.routing_key, each.body) for each in delivered] == [("a", b'{"n":1}'), ("b", b"\x00")]
+        assert drain_outbox(connection) == []
+        connection.rollback()
+    with database.connect() as connection:
+        assert drain_outbox(connection) == []
+
+
+def test_the_plugin_works_in_a_run_of_its_own(tmp_path: Path) -> None:
+    (tmp_path / "test_application.py").write_text(APPLICATION_TEST)
+    run = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "producer.pytest_plugin", "-p", "no:cacheprovider", str(tmp_path)],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        check=False,
+    )
+    assert run.returncode == 0, run.stdout + run.stderr
+    assert "1 passed" in run.stdout
