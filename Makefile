@@ -32,6 +32,7 @@ demo: $(READY) ## Commit, deliver, kill the broker, lose nothing: the main job o
 
 test: $(READY) ## Run all tests against real PostgreSQL, RabbitMQ and Valkey
 	@$(BIN)/python -m outbox.embedded.rabbitmq --install
+	@mkdir -p .run
 	@$(BIN)/python -m pytest --basetemp=.run/pytest -n 2 --dist loadgroup
 
 check: $(READY) ## Lint (ruff), types (mypy strict) and import rules (import-linter)
@@ -50,6 +51,7 @@ bench: $(READY) ## Measure this machine: ratios in one run, written to bench/lat
 
 faults: $(READY) ## Kill and cut everything while messages flow, and count them
 	@$(BIN)/python -m outbox.embedded.rabbitmq --install
+	@mkdir -p .run
 	@$(BIN)/python -m pytest --basetemp=.run/pytest tests/faults
 
 clean: ## Remove everything that the other targets made

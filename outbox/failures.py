@@ -82,6 +82,7 @@ POLICIES: Mapping[str, Policy] = {
     "AccessRefused": Policy(_FAILED, "give the broker user write (and, to declare, configure) permission"),
     "ResourceLocked": Policy(_FAILED, "the queue is exclusive to another connection"),
     "PreconditionFailed": Policy(_FAILED, "a declaration or property conflicts with what the broker has: see the text"),
+    "DeclarationRefused": Policy(_FAILED, "the broker cannot declare what the row wants: is a plugin missing there?"),
     "MessageTooLarge": Policy(_FAILED, "the message exceeds the broker's max_message_size: shrink it, or raise that"),
     "ChannelClosed": Policy(_FAILED, "the broker closed the channel because of this message: see the text"),
     "BrokerCrashed": Policy(_FAILED, "the broker closed the connection because of this message alone: see its log"),

@@ -19,7 +19,7 @@ Active where this package is installed; the fixtures cost nothing to tests that 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID
@@ -55,7 +55,7 @@ class Captured:
     @property
     def args(self) -> Any:
         """Of a task, as it will arrive."""
-        return self.payload["args"] if isinstance(self.payload, dict) else self.payload[0]
+        return list(self.payload["args"] if isinstance(self.payload, dict) else self.payload[0])
 
     @property
     def kwargs(self) -> Any:
@@ -143,7 +143,7 @@ def assert_task_sent(outbox: RecordedOutbox) -> Callable[..., Captured]:
 
 
 @pytest.fixture
-def drain_outbox(request: pytest.FixtureRequest) -> Iterator[Callable[..., list[Delivered]]]:
+def drain_outbox(request: pytest.FixtureRequest) -> Callable[..., list[Delivered]]:
     """Deliver what is enqueued to a recording publisher, in process."""
 
     def drain(handle: Any = None, *, schema: str = "public") -> list[Delivered]:
@@ -153,7 +153,7 @@ def drain_outbox(request: pytest.FixtureRequest) -> Iterator[Callable[..., list[
         messages, recorded.messages = recorded.messages, []
         return _deliver([_message(number, each.row) for number, each in enumerate(messages, 1)])
 
-    yield drain
+    return drain
 
 
 def _record_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -225,7 +225,7 @@ def _decode(row: Row) -> Any:
 
 
 def _message(number: int, row: Row) -> Message:
-    values = {name: row.get(name) for name in Message._fields}
+    values: dict[str, Any] = {name: row.get(name) for name in Message._fields}
     return Message(
         **{
             **values,

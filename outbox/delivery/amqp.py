@@ -21,7 +21,7 @@ from collections.abc import Iterable, Sequence
 from time import monotonic
 from typing import Any
 
-from amqp.exceptions import AMQPError, ChannelError
+from amqp.exceptions import AMQPError, ChannelError, FrameSyntaxError
 from amqp.serialization import dumps
 
 from outbox.delivery.amqp_channel import Envelope, PublishChannel
@@ -44,6 +44,8 @@ MAX_REMEMBERED = 10_000
 _MANDATORY, _IMMEDIATE = True, False
 # Refusals that concern every message to the same exchange.
 _ABOUT_THE_EXCHANGE = frozenset({"NotFound", "AccessRefused"})
+# AMQP's classes of methods `exchange` and `queue`.
+_DECLARING_CLASSES = (40, 50)
 # Refusals after which the row's queues may be gone, whatever was declared before.
 _ABOUT_A_MISSING_QUEUE = frozenset({"NoRoute", "NotFound"})
 
@@ -63,6 +65,7 @@ class AmqpPublisher:
         self._was_blocked = False
         self._declared = Declared()
         self._refused_exchanges: set[str] = set()
+        self._fatal_declarations: dict[str | bytes, tuple[Failure, float]] = {}
         self._suspects: set[int] = set()
         self._suspects_until = 0.0
         self._outcomes: list[Outcome] = []
@@ -167,14 +170,24 @@ class AmqpPublisher:
         for text in {message.declarations for message in messages if message.declarations}:
             if text in self._declared:
                 continue
+            refusal, until = self._fatal_declarations.get(text, (None, 0.0))
+            if refusal is not None and monotonic() < until:
+                refusals[text] = refusal
+                continue
             assert self._link is not None
             if self._declaring is None:
                 self._declaring = self._link.open_channel()
             try:
                 declare(text, self._declaring)
                 self._declared.remember(text)
-            except (ChannelError, UndecodableMessage) as error:
-                refusals[text] = classify(error)  # py-amqp has opened the channel again
+            except Exception as error:
+                if (refusal := _blame(error)) is None:
+                    raise
+                if not isinstance(error, ChannelError) and isinstance(error, AMQPError) and error.method_sig:
+                    # It cost the connection: not again for a while.
+                    self._fatal_declarations[text] = (refusal, monotonic() + SUSPICION_SECONDS)
+                    raise
+                refusals[text] = refusal  # py-amqp has opened the channel again, if that was closed
         return refusals
 
     def _enqueue(self, link: Link, message: Message, now: int, refusals: dict[str | bytes, Failure]) -> None:
@@ -300,11 +313,10 @@ class AmqpPublisher:
         self._loss = error if isinstance(error, BrokerOutage) else outage(error)
         on_the_wire = [*(self._fast.drain() if self._fast else ()), *(self._careful.drain() if self._careful else ())]
         if isinstance(error, AMQPError) and classify(error).error == "ConnectionClosed":
-            if len(on_the_wire) == 1:
+            if len(on_the_wire) == 1 and on_the_wire[0].message.id in self._suspects:
                 self._answer(on_the_wire.pop(), failure("BrokerCrashed", str(error)))
-            else:
-                self._suspects = {envelope.message.id for envelope in on_the_wire}
-                self._suspects_until = monotonic() + SUSPICION_SECONDS
+            self._suspects |= {envelope.message.id for envelope in on_the_wire}
+            self._suspects_until = monotonic() + SUSPICION_SECONDS
         if self._link is not None:
             self._link.abandon()
         self._clients.rotate(-1)
@@ -335,3 +347,14 @@ class AmqpPublisher:
         if self.blocked is not None:
             return outage("Blocked", f"the broker takes no messages: {self.blocked}")
         return self._loss or outage("NotConnected", "there is no connection to the broker")
+
+
+def _blame(error: Exception) -> Failure | None:
+    """The failure of the rows whose declaration raised this; None where the connection is to blame."""
+    if isinstance(error, ChannelError | UndecodableMessage):
+        return classify(error)
+    if isinstance(error, FrameSyntaxError) and error.method_sig is None:  # raised by py-amqp, not by the broker
+        return failure("Undecodable", "AMQP cannot carry an argument of its declarations")
+    if isinstance(error, AMQPError) and error.method_sig and error.method_sig[0] in _DECLARING_CLASSES:
+        return failure("DeclarationRefused", str(error))
+    return None if isinstance(error, OSError | AMQPError | BrokerOutage) else classify(error)

@@ -1,8 +1,9 @@
 """
 KombuPublisher: any other transport of kombu's, such as Redis and Valkey, SQS, or memory for tests.
 
-These brokers answer at once: when `publish` returns, every outcome is ready for `collect`. On Redis a whole batch goes
-out in one pipeline, and each command's own answer decides about its message; elsewhere messages go one by one.
+These brokers answer at once: when `publish` returns, every outcome is ready for `collect`. On Redis (with kombu 5.7) a
+whole batch goes out in one pipeline, and each command's own answer decides about its message; elsewhere, and on Redis
+with an older kombu, messages go one by one, and a fanout without listeners goes unnoticed.
 
 An unroutable message fails here as it does with AMQP, though kombu's virtual transports would drop it without a word:
 a message to a named exchange with no matching binding, to the default exchange without a queue's name, or to a Redis

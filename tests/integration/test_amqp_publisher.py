@@ -368,6 +368,35 @@ class TestDeclarations:
         assert {errors[message.id] for message in bad} == {"PreconditionFailed"}
         assert (errors[good.id], errors[declared.id]) == (None, None)
 
+    @pytest.mark.parametrize(
+        ("declared", "error"),
+        [
+            ({"name": "q", "queue_arguments": {"x-max-length": 2**70}}, "Undecodable"),
+            ({"name": "q", "queue_arguments": {"x-max-length": -1}}, "PreconditionFailed"),
+            ({"name": "q" * 256}, "Unexpected"),
+            ({"name": 5}, "Unexpected"),
+        ],
+    )
+    def test_a_declaration_that_cannot_be_made_does_not_cost_the_connection(
+        self, rabbit: Broker, publisher: AmqpPublisher, declared: dict[str, Any], error: str
+    ) -> None:
+        queue = rabbit.declare_queue()
+        good, bad, other = to(queue), to(queue, declarations=[declared]), to(queue, declarations=[{"name": queue}])
+        assert send(publisher, good, bad, other) == {good.id: None, bad.id: error, other.id: None}
+
+    def test_a_declaration_that_makes_the_broker_close_the_connection_does_so_once(
+        self, rabbit: Broker, publisher: AmqpPublisher
+    ) -> None:
+        """An exchange of a type whose plugin is missing is such a one."""
+        queue = rabbit.declare_queue()
+        bad = to(queue, declarations=[{"name": queue, "exchange": {"name": "delayed", "type": "x-no-such-type"}}])
+        good = to(queue)
+        with pytest.raises(BrokerOutage, match="x-no-such-type"):
+            publisher.publish([good, bad], NOW)
+        assert publisher.take_unconfirmed() == [good, bad]
+        publisher.connect()
+        assert send(publisher, good, bad) == {good.id: None, bad.id: "DeclarationRefused"}
+
     def test_declarations_are_made_once_per_connection(
         self, rabbit: Broker, publisher: AmqpPublisher, monkeypatch: pytest.MonkeyPatch
     ) -> None:

@@ -223,7 +223,7 @@ def test_retry_and_replace_in_a_worker_go_direct(database: Database, armed: bool
             task.push_request(id="a-task", called_directly=False, delivery_info={}, args=(), kwargs={}, retries=0)
             try:
                 with pytest.raises(outcome):
-                    task()
+                    task.run()
             finally:
                 task.pop_request()
     assert sent() == ["tests.again", "elsewhere.first"]

@@ -301,7 +301,8 @@ def readable(entry: tuple[Any, ...]) -> tuple[Any, ...]:
     kind, exchange, routing_key, message = entry
     body = message.body.encode() if isinstance(message.body, str) else bytes(message.body)
     body = re.sub(rb'"timestamp": [0-9.]+', b'"timestamp": 0', body)  # of a task-sent event
-    known = {name: value for name, value in message.properties.items() if value is not None}
+    # kombu before 5.5 took confirm_timeout for a property of the message, which py-amqp leaves out.
+    known = {k: value for k, value in message.properties.items() if value is not None and k != "confirm_timeout"}
     return (kind, exchange, routing_key, body, known, message._serialize_properties())
 
 

@@ -1,0 +1,68 @@
+"""
+How much of everything a run does: FULL is what the figures are meant for, QUICK is for daily use.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Scale:
+    name: str
+    rounds: int
+    """How often each side of a ratio is measured; medians count."""
+    relay_rows: int
+    latency_rate: int
+    latency_seconds: float
+    bulk_messages: int
+    bulk_rounds: int
+    claim_rows_small: int
+    claim_rows_large: int
+    memory_rows: int
+    outage_rate: int
+    outage_seconds: float
+    peer_rows: int
+    """The peer's relays are slow: their rate is measured over fewer rows than ours."""
+    scheduler_rows: int
+    enqueue_calls: int
+    decode_rows: int
+
+
+FULL = Scale(
+    name="full",
+    rounds=3,
+    relay_rows=100_000,
+    latency_rate=1_000,
+    latency_seconds=15,
+    bulk_messages=1_000,
+    bulk_rounds=41,
+    claim_rows_small=10_000,
+    claim_rows_large=1_000_000,
+    memory_rows=1_000_000,
+    outage_rate=500,
+    outage_seconds=60,
+    peer_rows=10_000,
+    scheduler_rows=50_000,
+    enqueue_calls=2_000,
+    decode_rows=200_000,
+)
+
+QUICK = Scale(
+    name="quick",
+    rounds=2,
+    relay_rows=20_000,
+    latency_rate=1_000,
+    latency_seconds=3,
+    bulk_messages=1_000,
+    bulk_rounds=11,
+    claim_rows_small=10_000,
+    claim_rows_large=100_000,
+    memory_rows=100_000,
+    outage_rate=500,
+    outage_seconds=10,
+    peer_rows=1_000,
+    scheduler_rows=10_000,
+    enqueue_calls=300,
+    decode_rows=50_000,
+)

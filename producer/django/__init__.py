@@ -1,0 +1,15 @@
+"""
+The Django app: models for the outbox's tables, migrations that apply sql/, system checks and a signal.
+
+    INSTALLED_APPS = [..., "producer.django"]
+    OUTBOX = {"EXCHANGE": "shop"}
+
+    from producer.django.outbox import publish
+
+    with transaction.atomic():
+        order.save()
+        publish("order.placed", {"order": order.id}, aggregate=("order", order.id))
+
+See producer.django.conf for the settings. Tasks of Celery are captured by producer.celery with
+`TaskOutbox(django="default")`; they have Celery's own signals.
+"""

@@ -1,0 +1,115 @@
+"""
+System checks: every mistake in the set-up that can be told before it hurts, with what to do about it.
+
+outbox.E001 OUTBOX is not a dict          E002 unknown key              E003 wrong value
+outbox.E004 no such database              E005 not PostgreSQL           E006 the redactor cannot be imported
+outbox.E007 the Celery app cannot be imported                          W008 the Celery app does not capture
+outbox.E009 tables or migrations missing (`migrate`)                   W010 publication or slot missing (`outbox setup`)
+
+E009 and W010 ask the database, and run when Django is told to (`check --database default`, `migrate`).
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator, Sequence
+from importlib import import_module
+from typing import Any, get_args
+
+from django.core.checks import CheckMessage, Error, Warning
+from django.db import connections
+
+from outbox.sqlfiles import Queries, migrations
+from producer.django.conf import KNOWN, OutboxSettings, configured, get_settings
+from producer.events import OutsideTransaction
+from producer.redactor import load_redactor
+
+
+def check_settings(app_configs: Any = None, **options: Any) -> list[CheckMessage]:  # noqa: ARG001
+    given = configured()
+    if not isinstance(given, dict):
+        return [Error("OUTBOX is not a dict", id="outbox.E001")]
+    return [*_check_keys(given), *_check_values(get_settings())]
+
+
+def check_database(
+    app_configs: Any = None,  # noqa: ARG001
+    databases: Sequence[str] | None = None,
+    **options: Any,  # noqa: ARG001
+) -> list[CheckMessage]:
+    settings = get_settings()
+    if settings.database not in (databases or ()) or list(_check_alias(settings)):
+        return []
+    queries = Queries(settings.schema)
+    with connections[settings.database].cursor() as cursor:
+        cursor.execute(queries["schema_tables"], {"schema": settings.schema})
+        applied: set[int] = set()
+        if ("outbox_migration",) in cursor.fetchall():
+            cursor.execute(queries["applied_migrations"])
+            applied = {version for (version,) in cursor.fetchall()}
+        if missing := [each.version for each in migrations() if each.version not in applied]:
+            hint = f"run `manage.py migrate outbox --database {settings.database}`"
+            return [Error(f"the outbox lacks its migrations {missing}", hint=hint, id="outbox.E009")]
+        return list(_check_replication(cursor, queries, settings))
+
+
+def _check_keys(given: dict[str, Any]) -> Iterator[CheckMessage]:
+    for key in given:
+        if key not in KNOWN:
+            close = difflib.get_close_matches(str(key).upper(), KNOWN, n=1)
+            hint = f"did you mean {close[0]}?" if close else f"known are {', '.join(KNOWN)}"
+            yield Error(f"OUTBOX has an unknown key {key!r}", hint=hint, id="outbox.E002")
+
+
+def _check_values(settings: OutboxSettings) -> Iterator[CheckMessage]:
+    for key, name in KNOWN.items():
+        value = getattr(settings, name)
+        optional = name in ("redactor", "celery_app", "publication", "slot")
+        if not (isinstance(value, str) or (optional and value is None)):
+            yield Error(f"OUTBOX[{key!r}] must be a str", id="outbox.E003")
+    if settings.outside_transaction not in get_args(OutsideTransaction):
+        allowed = ", ".join(get_args(OutsideTransaction))
+        yield Error(f"OUTBOX['OUTSIDE_TRANSACTION'] must be one of {allowed}", id="outbox.E003")
+    yield from _check_alias(settings)
+    if isinstance(settings.redactor, str):
+        try:
+            load_redactor(settings.redactor)
+        except ValueError as error:
+            yield Error(f"OUTBOX['REDACTOR']: {error}", id="outbox.E006")
+    if isinstance(settings.celery_app, str):
+        yield from _check_celery(settings.celery_app)
+
+
+def _check_alias(settings: OutboxSettings) -> Iterator[CheckMessage]:
+    if settings.database not in connections.settings:
+        yield Error(f"OUTBOX['DATABASE']: there is no database {settings.database!r}", id="outbox.E004")
+    elif connections[settings.database].vendor != "postgresql":
+        vendor = connections[settings.database].vendor
+        yield Error(f"the outbox lives in PostgreSQL, and {settings.database!r} is {vendor}", id="outbox.E005")
+
+
+def _check_celery(path: str) -> Iterator[CheckMessage]:
+    module, _, name = path.rpartition(".")
+    try:
+        app = getattr(import_module(module), name)
+    except (ImportError, AttributeError, ValueError):
+        yield Error(f"OUTBOX['CELERY_APP']: {path!r} cannot be imported", id="outbox.E007")
+        return
+    from producer.celery.app import Capturing
+
+    if not isinstance(app, Capturing):
+        hint = "make it an OutboxCelery, or call producer.celery.arm"
+        yield Warning(f"{path} sends past the outbox", hint=hint, id="outbox.W008")
+
+
+def _check_replication(cursor: Any, queries: Queries, settings: OutboxSettings) -> Iterator[CheckMessage]:
+    for kind, name, query in (
+        ("publication", settings.publication, "publication_shape"),
+        ("slot", settings.slot, "slot_state"),
+    ):
+        if name is None:
+            continue
+        cursor.execute(queries[query], {kind: name})
+        if cursor.fetchone() is None:
+            hint = "run `outbox setup`, or set it to None in OUTBOX where only the scheduler delivers"
+            yield Warning(f"there is no {kind} {name!r}: the relay cannot deliver", hint=hint, id="outbox.W010")

@@ -1,0 +1,50 @@
+"""
+Settings: `OUTBOX = {...}` in Django's settings. Every key is optional.
+
+DATABASE             the alias of the database that holds the outbox ('default')
+SCHEMA               the PostgreSQL schema of its tables ('public')
+EXCHANGE             where events go that name no exchange ('': the broker's default exchange)
+OUTSIDE_TRANSACTION  'warn', 'raise' or 'allow' ('warn')
+REDACTOR             dotted path of the function that redacts payloads for the admin (None: payloads are not shown)
+CELERY_APP           dotted path of the Celery application, checked to be importable and to capture (None)
+PUBLICATION, SLOT    what the relay reads from, checked to be there ('outbox'); None: no relay, only the scheduler
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import Any
+
+from django.conf import settings
+
+
+@dataclass(frozen=True, slots=True)
+class OutboxSettings:
+    database: str = "default"
+    schema: str = "public"
+    exchange: str = ""
+    outside_transaction: str = "warn"
+    redactor: str | None = None
+    celery_app: str | None = None
+    publication: str | None = "outbox"
+    slot: str | None = "outbox"
+
+
+KNOWN = {field.name.upper(): field.name for field in fields(OutboxSettings)}
+
+
+def get_settings() -> OutboxSettings:
+    """The settings as they are now; mistakes are the business of the checks, unknown keys are left out here."""
+    given = configured()
+    known = {KNOWN[key]: value for key, value in given.items() if key in KNOWN} if isinstance(given, dict) else {}
+    return OutboxSettings(**known)
+
+
+def configured() -> Any:
+    return getattr(settings, "OUTBOX", {})
+
+
+def table_name(table: str) -> str:
+    """For a model's db_table: Django quotes nothing that is quoted already."""
+    schema = get_settings().schema
+    return table if schema == "public" else f'"{schema}"."{table}"'

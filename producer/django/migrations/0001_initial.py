@@ -1,0 +1,133 @@
+"""The outbox's first migration: sql/migrations/0001_initial.sql, and what Django knows of its tables."""
+
+from typing import ClassVar
+
+from django.db import migrations, models
+from django.db.migrations.operations.base import Operation
+
+import producer.django.fields
+from producer.django.conf import table_name
+from producer.django.operations import RunOutboxMigration
+
+
+class Migration(migrations.Migration):
+    initial = True
+
+    dependencies: ClassVar[list[tuple[str, str]]] = []
+
+    operations: ClassVar[list[Operation]] = [
+        RunOutboxMigration(1),
+        migrations.CreateModel(
+            name="ArchivedMessage",
+            fields=[
+                ("id", models.BigIntegerField(primary_key=True, serialize=False)),
+                ("event_id", models.UUIDField()),
+                ("schema_version", models.SmallIntegerField()),
+                ("event_type", models.TextField()),
+                ("aggregate_type", models.TextField(null=True)),
+                ("aggregate_id", models.TextField(null=True)),
+                ("ordering_key", models.TextField(null=True)),
+                ("exchange", models.TextField()),
+                ("routing_key", models.TextField()),
+                ("payload", models.BinaryField()),
+                ("content_type", models.TextField()),
+                ("content_encoding", models.TextField()),
+                ("headers", producer.django.fields.JsonText()),
+                ("properties", producer.django.fields.JsonText()),
+                ("declarations", producer.django.fields.JsonText(null=True)),
+                ("context", producer.django.fields.JsonText(null=True)),
+                ("created_at", models.DateTimeField()),
+                ("attempts", models.IntegerField()),
+                ("delivered_at", models.DateTimeField()),
+            ],
+            options={
+                "db_table": table_name("outbox_archive"),
+                "managed": False,
+            },
+        ),
+        migrations.CreateModel(
+            name="DeadLetter",
+            fields=[
+                ("id", models.BigIntegerField(primary_key=True, serialize=False)),
+                ("event_id", models.UUIDField()),
+                ("schema_version", models.SmallIntegerField()),
+                ("event_type", models.TextField()),
+                ("aggregate_type", models.TextField(null=True)),
+                ("aggregate_id", models.TextField(null=True)),
+                ("ordering_key", models.TextField(null=True)),
+                ("exchange", models.TextField()),
+                ("routing_key", models.TextField()),
+                ("payload", models.BinaryField()),
+                ("content_type", models.TextField()),
+                ("content_encoding", models.TextField()),
+                ("headers", producer.django.fields.JsonText()),
+                ("properties", producer.django.fields.JsonText()),
+                ("declarations", producer.django.fields.JsonText(null=True)),
+                ("context", producer.django.fields.JsonText(null=True)),
+                ("created_at", models.DateTimeField()),
+                ("attempts", models.IntegerField()),
+                ("dedup_key", models.TextField(null=True)),
+                ("expires_at", models.DateTimeField(null=True)),
+                ("last_error", models.TextField(null=True)),
+                ("last_failed_at", models.DateTimeField(null=True)),
+                ("reason", models.TextField()),
+                ("died_at", models.DateTimeField()),
+            ],
+            options={
+                "db_table": table_name("outbox_dead_letter"),
+                "managed": False,
+            },
+        ),
+        migrations.CreateModel(
+            name="OutboxMessage",
+            fields=[
+                ("id", models.BigIntegerField(primary_key=True, serialize=False)),
+                ("event_id", models.UUIDField()),
+                ("schema_version", models.SmallIntegerField()),
+                ("event_type", models.TextField()),
+                ("aggregate_type", models.TextField(null=True)),
+                ("aggregate_id", models.TextField(null=True)),
+                ("ordering_key", models.TextField(null=True)),
+                ("exchange", models.TextField()),
+                ("routing_key", models.TextField()),
+                ("payload", models.BinaryField()),
+                ("content_type", models.TextField()),
+                ("content_encoding", models.TextField()),
+                ("headers", producer.django.fields.JsonText()),
+                ("properties", producer.django.fields.JsonText()),
+                ("declarations", producer.django.fields.JsonText(null=True)),
+                ("context", producer.django.fields.JsonText(null=True)),
+                ("created_at", models.DateTimeField()),
+                ("attempts", models.IntegerField()),
+                ("dedup_key", models.TextField(null=True)),
+                ("expires_at", models.DateTimeField(null=True)),
+                ("next_attempt_at", producer.django.fields.Instant(null=True)),
+                ("owner", models.TextField()),
+                ("claimed_by", models.TextField(null=True)),
+                ("last_error", models.TextField(null=True)),
+                ("last_failed_at", models.DateTimeField(null=True)),
+            ],
+            options={
+                "db_table": table_name("outbox"),
+                "managed": False,
+            },
+        ),
+        migrations.CreateModel(
+            name="StoredEvent",
+            fields=[
+                ("event_id", models.UUIDField(primary_key=True, serialize=False)),
+                ("stream", models.TextField()),
+                ("version", models.BigIntegerField()),
+                ("event_type", models.TextField()),
+                ("payload", models.BinaryField()),
+                ("content_type", models.TextField()),
+                ("content_encoding", models.TextField()),
+                ("headers", producer.django.fields.JsonText()),
+                ("created_at", models.DateTimeField()),
+            ],
+            options={
+                "db_table": table_name("outbox_event"),
+                "managed": False,
+            },
+        ),
+    ]

@@ -1,0 +1,120 @@
+"""
+The outbox's tables as models: for queries, the admin and tests of an application.
+
+Unmanaged: migrations apply sql/, which alone says what the tables are. Nothing here writes; messages are enqueued with
+producer.django.outbox and settled by the services.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from django.db import models
+
+from producer.django.conf import get_settings, table_name
+from producer.django.fields import Instant, JsonText
+from producer.redactor import HIDDEN, load_redactor, redacted
+
+
+class _Message(models.Model):
+    id: models.BigIntegerField[Any, Any] = models.BigIntegerField(primary_key=True)
+    event_id: models.UUIDField[Any, Any] = models.UUIDField()
+    schema_version: models.SmallIntegerField[Any, Any] = models.SmallIntegerField()
+    event_type: models.TextField[Any, Any] = models.TextField()
+    aggregate_type: models.TextField[Any, Any] = models.TextField(null=True)
+    aggregate_id: models.TextField[Any, Any] = models.TextField(null=True)
+    ordering_key: models.TextField[Any, Any] = models.TextField(null=True)
+    exchange: models.TextField[Any, Any] = models.TextField()
+    routing_key: models.TextField[Any, Any] = models.TextField()
+    payload: models.BinaryField[Any, Any] = models.BinaryField()
+    content_type: models.TextField[Any, Any] = models.TextField()
+    content_encoding: models.TextField[Any, Any] = models.TextField()
+    headers = JsonText()
+    properties = JsonText()
+    declarations = JsonText(null=True)
+    context = JsonText(null=True)
+    created_at: models.DateTimeField[Any, Any] = models.DateTimeField()
+    attempts: models.IntegerField[Any, Any] = models.IntegerField()
+
+    class Meta:
+        abstract = True
+
+    def __str__(self) -> str:
+        return f"{self.event_type} {self.event_id}"
+
+    @property
+    def shown_payload(self) -> str:
+        """What operators may see: the redactor's copy."""
+        return show_payload(self.event_type, bytes(self.payload), self.content_type, self.headers or {})
+
+
+class OutboxMessage(_Message):
+    """A message that has not been delivered."""
+
+    dedup_key: models.TextField[Any, Any] = models.TextField(null=True)
+    expires_at: models.DateTimeField[Any, Any] = models.DateTimeField(null=True)
+    next_attempt_at = Instant(null=True)
+    owner: models.TextField[Any, Any] = models.TextField()
+    claimed_by: models.TextField[Any, Any] = models.TextField(null=True)
+    last_error: models.TextField[Any, Any] = models.TextField(null=True)
+    last_failed_at: models.DateTimeField[Any, Any] = models.DateTimeField(null=True)
+
+    class Meta:
+        managed = False
+        db_table = table_name("outbox")
+
+
+class DeadLetter(_Message):
+    """A message that was given up."""
+
+    dedup_key: models.TextField[Any, Any] = models.TextField(null=True)
+    expires_at: models.DateTimeField[Any, Any] = models.DateTimeField(null=True)
+    last_error: models.TextField[Any, Any] = models.TextField(null=True)
+    last_failed_at: models.DateTimeField[Any, Any] = models.DateTimeField(null=True)
+    reason: models.TextField[Any, Any] = models.TextField()
+    died_at: models.DateTimeField[Any, Any] = models.DateTimeField()
+
+    class Meta:
+        managed = False
+        db_table = table_name("outbox_dead_letter")
+
+
+class ArchivedMessage(_Message):
+    """A message that was delivered, where retention is on."""
+
+    delivered_at: models.DateTimeField[Any, Any] = models.DateTimeField()
+
+    class Meta:
+        managed = False
+        db_table = table_name("outbox_archive")
+
+
+class StoredEvent(models.Model):
+    """An event of a stream. The table's key is stream and version; Django before 5.2 knows only keys of one column."""
+
+    event_id: models.UUIDField[Any, Any] = models.UUIDField(primary_key=True)
+    stream: models.TextField[Any, Any] = models.TextField()
+    version: models.BigIntegerField[Any, Any] = models.BigIntegerField()
+    event_type: models.TextField[Any, Any] = models.TextField()
+    payload: models.BinaryField[Any, Any] = models.BinaryField()
+    content_type: models.TextField[Any, Any] = models.TextField()
+    content_encoding: models.TextField[Any, Any] = models.TextField()
+    headers = JsonText()
+    created_at: models.DateTimeField[Any, Any] = models.DateTimeField()
+
+    class Meta:
+        managed = False
+        db_table = table_name("outbox_event")
+
+    def __str__(self) -> str:
+        return f"{self.stream} {self.version}"
+
+
+def show_payload(event_type: str, payload: bytes, content_type: str, headers: Mapping[str, Any]) -> str:
+    path = get_settings().redactor
+    try:
+        redact = load_redactor(path) if path else None
+    except ValueError:
+        return HIDDEN
+    return redacted(redact, event_type, payload, content_type, headers)

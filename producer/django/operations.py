@@ -1,0 +1,67 @@
+"""
+RunOutboxMigration: a migration of sql/migrations as an operation of Django's.
+
+It runs on the database of the settings only, whichever are migrated, unless a router says otherwise; and not where
+`outbox setup` has applied it before. Backwards, the first one drops the tables with everything in them.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.db import router
+from django.db.migrations.operations.base import Operation
+
+from outbox.sqlfiles import Queries, migrations, script
+from producer.django.conf import get_settings
+
+
+class RunOutboxMigration(Operation):
+    reduces_to_sql = True
+    reversible = True
+
+    def __init__(self, version: int) -> None:
+        self.version = version
+
+    def state_forwards(self, app_label: str, state: Any) -> None:
+        """The models are unmanaged: their state is said by operations of its own."""
+
+    def database_forwards(self, app_label: str, schema_editor: Any, from_state: Any, to_state: Any) -> None:  # noqa: ARG002
+        schema = get_settings().schema
+        if not self._is_wanted(app_label, schema_editor) or self._is_applied(schema_editor, schema):
+            return
+        [migration] = [each for each in migrations() if each.version == self.version]
+        _run(schema_editor, script(migration.path, schema=schema))
+
+    def database_backwards(self, app_label: str, schema_editor: Any, from_state: Any, to_state: Any) -> None:  # noqa: ARG002
+        if not self._is_wanted(app_label, schema_editor):
+            return
+        if self.version > 1:
+            raise RuntimeError("the outbox's migrations lead forward only; the first one can be undone with all")
+        _run(schema_editor, script("setup/drop_tables.sql", schema=get_settings().schema))
+
+    def describe(self) -> str:
+        return f"Run migration {self.version} of the outbox"
+
+    def _is_wanted(self, app_label: str, schema_editor: Any) -> bool:
+        connection = schema_editor.connection
+        return (
+            connection.alias == get_settings().database
+            and connection.vendor == "postgresql"
+            and bool(router.allow_migrate(connection.alias, app_label))
+        )
+
+    def _is_applied(self, schema_editor: Any, schema: str) -> bool:
+        if schema_editor.collect_sql:
+            return False
+        queries = Queries(schema)
+        with schema_editor.connection.cursor() as cursor:
+            cursor.execute(queries["schema_tables"], {"schema": schema})
+            if ("outbox_migration",) not in cursor.fetchall():
+                return False
+            cursor.execute(queries["applied_migrations"])
+            return (self.version,) in cursor.fetchall()
+
+
+def _run(schema_editor: Any, text: str) -> None:
+    schema_editor.execute(text, params=None)
