@@ -98,8 +98,11 @@ class Stage:
             try:
                 yield database
             finally:
-                database.value("SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots "
-                               "WHERE slot_name = %(slot)s AND NOT active", {"slot": name})
+                database.value(
+                    "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots "
+                    "WHERE slot_name = %(slot)s AND NOT active",
+                    {"slot": name},
+                )
 
     @contextlib.contextmanager
     def service(self, module: str, database: OutboxDatabase, **settings: object) -> Iterator[ServerProcess]:
@@ -126,7 +129,20 @@ class Stage:
         """A relay that reads from its slot."""
         with self.service("cdc_relay", database, **settings) as process:
             active: LiteralString = "SELECT active FROM pg_replication_slots WHERE slot_name = %(slot)s"
-            wait_until(lambda: bool(database.value(active, {"slot": database.slot})), process, "the relay does not read")
+            wait_until(
+                lambda: bool(database.value(active, {"slot": database.slot})), process, "the relay does not read"
+            )
+            yield process
+
+    @contextlib.contextmanager
+    def scheduler(self, database: OutboxDatabase, **settings: object) -> Iterator[ServerProcess]:
+        """A scheduler that has reached the database and the broker."""
+        with self.service("retry_scheduler", database, **settings) as process:
+            wait_until(
+                lambda: "scheduler_active" in process.log_file.read_text(errors="replace"),
+                process,
+                "the scheduler does not start",
+            )
             yield process
 
     def program(self, command: list[str], environment: dict[str, str]) -> ServerProcess:

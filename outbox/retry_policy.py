@@ -2,8 +2,8 @@
 When is a refused message tried again? Pure: attempts so far in, seconds or "no more" out.
 
 A refused message waits for its backoff, or is buried: because its attempts are used up (`max attempts`), or at once,
-because it can never be sent (`undecodable`) or because trying again does not heal its error (`rejected`: see the setting
-reject_errors).
+because it can never be sent (`undecodable`) or because trying again does not heal its error (`rejected`, see the
+setting reject_errors).
 
 The n-th failure waits `min(backoff * 2^(n-1) + random(0, 0.1 * backoff), max_backoff)` seconds; the failure that uses
 up `max_attempts` buries the message. With the defaults (120 s, 5 attempts, at most 3600 s): 120 to 132 s, 240 to 252 s,

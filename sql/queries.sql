@@ -659,3 +659,35 @@ SELECT e.event_id, e.event_type, nullif(split_part(e.stream, ':', 1), e.stream),
 -- For tests of applications: every message leaves, in order, whoever owns it.
 WITH gone AS (DELETE FROM :"schema".outbox RETURNING *)
 SELECT :message_columns FROM gone AS o ORDER BY o.id;
+
+-- watch_sent --
+-- Delivered messages since a place in the archive. The lag lets statements that began earlier commit: read once, told
+-- once.
+SELECT id, event_id::text, event_type, attempts, delivered_at
+  FROM :"schema".outbox_archive
+ WHERE (delivered_at, id) > (%(since)s::timestamptz, %(after)s::bigint)
+   AND delivered_at < clock_timestamp() - %(lag_seconds)s * interval '1 second'
+ ORDER BY delivered_at, id
+ LIMIT %(batch_size)s;
+
+-- watch_failed --
+-- Messages whose last failure is since then. One that fails again is found again; one that got through meanwhile is not.
+SELECT id, event_id::text, event_type, attempts, last_failed_at, last_error
+  FROM :"schema".outbox
+ WHERE (last_failed_at, id) > (%(since)s::timestamptz, %(after)s::bigint)
+   AND last_failed_at < clock_timestamp() - %(lag_seconds)s * interval '1 second'
+ ORDER BY last_failed_at, id
+ LIMIT %(batch_size)s;
+
+-- watch_dead --
+-- Messages that were buried since then.
+SELECT id, event_id::text, event_type, attempts, died_at, last_error, reason
+  FROM :"schema".outbox_dead_letter
+ WHERE (died_at, id) > (%(since)s::timestamptz, %(after)s::bigint)
+   AND died_at < clock_timestamp() - %(lag_seconds)s * interval '1 second'
+ ORDER BY died_at, id
+ LIMIT %(batch_size)s;
+
+-- watch_from --
+-- Where a watcher begins.
+SELECT clock_timestamp();

@@ -17,18 +17,18 @@ the connection dies again fails, instead of keeping everybody out forever.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from time import monotonic
 from typing import Any
 
-from amqp.exceptions import AMQPError, ChannelError, FrameSyntaxError
+from amqp.exceptions import AMQPError
 from amqp.serialization import dumps
 
 from outbox.delivery.amqp_channel import Envelope, PublishChannel
+from outbox.delivery.amqp_declarations import AmqpDeclarer
 from outbox.delivery.amqp_link import Link
 from outbox.delivery.amqp_properties import PropertiesEncoder
 from outbox.delivery.broker_url import address_of
-from outbox.delivery.declarations import Declared, declare
 from outbox.delivery.outcome import Outcome
 from outbox.delivery.wire import Wire, to_wire
 from outbox.errors import BrokerOutage, UndecodableMessage
@@ -44,8 +44,6 @@ MAX_REMEMBERED = 10_000
 _MANDATORY, _IMMEDIATE = True, False
 # Refusals that concern every message to the same exchange.
 _ABOUT_THE_EXCHANGE = frozenset({"NotFound", "AccessRefused"})
-# AMQP's classes of methods `exchange` and `queue`.
-_DECLARING_CLASSES = (40, 50)
 # Refusals after which the row's queues may be gone, whatever was declared before.
 _ABOUT_A_MISSING_QUEUE = frozenset({"NoRoute", "NotFound"})
 
@@ -61,11 +59,9 @@ class AmqpPublisher:
         self._fast: PublishChannel | None = None
         self._careful: PublishChannel | None = None
         self._waiting: deque[Envelope] = deque()  # for the careful channel
-        self._declaring: Any = None
         self._was_blocked = False
-        self._declared = Declared()
+        self._declarer = AmqpDeclarer()
         self._refused_exchanges: set[str] = set()
-        self._fatal_declarations: dict[str | bytes, tuple[Failure, float]] = {}
         self._suspects: set[int] = set()
         self._suspects_until = 0.0
         self._outcomes: list[Outcome] = []
@@ -103,7 +99,7 @@ class AmqpPublisher:
             raise self._unusable()
         taken = 0
         try:
-            refusals = self._declare_for(messages)
+            refusals = self._declarer.declare_for(link, messages)
             for message in messages:
                 self._enqueue(link, message, now, refusals)
                 taken += 1
@@ -163,32 +159,6 @@ class AmqpPublisher:
 
     def _unanswered(self) -> int:
         return len(self._fast or ()) + len(self._careful or ()) + len(self._waiting)
-
-    def _declare_for(self, messages: Iterable[Message]) -> dict[str | bytes, Failure]:
-        """Declare what the messages want declared, on a channel of its own; what was refused, with the reason."""
-        refusals: dict[str | bytes, Failure] = {}
-        for text in {message.declarations for message in messages if message.declarations}:
-            if text in self._declared:
-                continue
-            refusal, until = self._fatal_declarations.get(text, (None, 0.0))
-            if refusal is not None and monotonic() < until:
-                refusals[text] = refusal
-                continue
-            assert self._link is not None
-            if self._declaring is None:
-                self._declaring = self._link.open_channel()
-            try:
-                declare(text, self._declaring)
-                self._declared.remember(text)
-            except Exception as error:
-                if (refusal := _blame(error)) is None:
-                    raise
-                if not isinstance(error, ChannelError) and isinstance(error, AMQPError) and error.method_sig:
-                    # It cost the connection: not again for a while.
-                    self._fatal_declarations[text] = (refusal, monotonic() + SUSPICION_SECONDS)
-                    raise
-                refusals[text] = refusal  # py-amqp has opened the channel again, if that was closed
-        return refusals
 
     def _enqueue(self, link: Link, message: Message, now: int, refusals: dict[str | bytes, Failure]) -> None:
         """Encode one message and put it on its channel, or answer for it at once."""
@@ -291,7 +261,7 @@ class AmqpPublisher:
             if self._refused_exchanges:
                 self._refused_exchanges.discard(envelope.exchange)
         elif message.declarations and refusal.error in _ABOUT_A_MISSING_QUEUE:
-            self._declared.forget(message.declarations)
+            self._declarer.forget(message.declarations)
         if self._suspects:
             self._suspects.discard(message.id)
             if monotonic() > self._suspects_until:
@@ -339,22 +309,11 @@ class AmqpPublisher:
         left = [*on_the_wire, *(envelope for channel in channels for envelope in channel.drain()), *self._waiting]
         self._unconfirmed.extend(envelope.message for envelope in sorted(left))
         self._waiting.clear()
-        self._link = self._fast = self._careful = self._declaring = None
-        self._declared.clear()
+        self._link = self._fast = self._careful = None
+        self._declarer.disconnected()
         self._refused_exchanges.clear()
 
     def _unusable(self) -> BrokerOutage:
         if self.blocked is not None:
             return outage("Blocked", f"the broker takes no messages: {self.blocked}")
         return self._loss or outage("NotConnected", "there is no connection to the broker")
-
-
-def _blame(error: Exception) -> Failure | None:
-    """The failure of the rows whose declaration raised this; None where the connection is to blame."""
-    if isinstance(error, ChannelError | UndecodableMessage):
-        return classify(error)
-    if isinstance(error, FrameSyntaxError) and error.method_sig is None:  # raised by py-amqp, not by the broker
-        return failure("Undecodable", "AMQP cannot carry an argument of its declarations")
-    if isinstance(error, AMQPError) and error.method_sig and error.method_sig[0] in _DECLARING_CLASSES:
-        return failure("DeclarationRefused", str(error))
-    return None if isinstance(error, OSError | AMQPError | BrokerOutage) else classify(error)

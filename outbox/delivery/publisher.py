@@ -10,8 +10,8 @@ from `take_unconfirmed` with an unknown fate. Nothing is retried in here, and no
     while publisher.in_flight:
         outcomes += publisher.collect(1)
 
-`open_publisher` picks the implementation by the URL: pipelined publisher confirms for AMQP, kombu's own transports (with
-a pipeline on Redis) for everything else.
+`open_publisher` picks the implementation by the URL: pipelined publisher confirms for AMQP, kombu's own transports for
+everything else.
 """
 
 from __future__ import annotations

@@ -62,12 +62,18 @@ class TaskOutbox:
             raise TypeError("exclude_tasks is a collection of names or globs, not a str")
         self.django = django
         self.connect = connect
+        self.schema = schema
         self.outside_transaction = outside_transaction
         self.exclude_tasks = tuple(exclude_tasks)
         self.hold_eta = hold_eta
         self.context = context
         self._outbox = Outbox(schema=schema, context=None, outside_transaction="allow")
         self._bound: ContextVar[tuple[Any, ...]] = ContextVar("outbox_bound", default=())
+
+    def __reduce__(self) -> Any:
+        """Pools that spawn pickle the application; what is bound stays behind."""
+        settings = ("django", "connect", "schema", "outside_transaction", "exclude_tasks", "hold_eta", "context")
+        return _make, ({name: getattr(self, name) for name in settings},)
 
     @contextmanager
     def session(self, handle: Any) -> Iterator[None]:
@@ -141,3 +147,7 @@ class TaskOutbox:
     def _on_end(self, session: Any, transaction: Any) -> None:
         if transaction.parent is None:
             self._bound.set(tuple(bound for bound in self._bound.get() if bound is not session))
+
+
+def _make(settings: dict[str, Any]) -> TaskOutbox:
+    return TaskOutbox(**settings)

@@ -1,9 +1,20 @@
 """
-Signals. A receiver that raises is logged and changes nothing: the message is enqueued all the same.
+Signals. A receiver that raises is logged and changes nothing.
 
-outbox_message_created    sent by producer.django.outbox after the row was written, inside the transaction, which may
-                          still be rolled back. sender: the DjangoOutbox; kwargs: event_id (UUID), event_type (str),
-                          new (False: a message with its dedup_key was pending), using (the database's alias)
+outbox_message_created        from producer.django.outbox, after the row was written and inside the transaction, which
+                              may still be rolled back. sender: the DjangoOutbox; kwargs: event_id (UUID), event_type
+                              (str), new (False: a message with its dedup_key was pending; None: not known), using
+                              (the database's alias)
+
+The others tell what the services did. They run elsewhere, so `manage.py outbox_signals` watches the tables and sends
+these; sender: the Watcher. Nothing is sent for what happened while it did not run.
+
+outbox_message_sent           kwargs: event_id, event_type, attempts (int), delivered_at (datetime), using. Needs the
+                              services' setting `archive`: otherwise nothing is left of a message that was delivered
+outbox_message_failed         kwargs: event_id, event_type, attempts, failed_at, error (str), using. A failure that was
+                              overcome within seconds may go untold
+outbox_message_dead_lettered  batched. kwargs: messages (a list of dicts: event_id, event_type, attempts, died_at,
+                              error, reason), using
 """
 
 from __future__ import annotations
@@ -14,6 +25,9 @@ from typing import Any
 from django.dispatch import Signal
 
 outbox_message_created = Signal()
+outbox_message_sent = Signal()
+outbox_message_failed = Signal()
+outbox_message_dead_lettered = Signal()
 
 
 def send_robustly(signal: Signal, sender: Any, **kwargs: Any) -> None:

@@ -98,7 +98,7 @@ def test_a_lost_slot_is_reported_with_its_cause_and_created_again(
     assert relay.wait_for_event("slot_lost")["cause"]
     stage.insert(queue)
     rabbit.get_all(queue, 1)
-    assert [row["owner"] for row in stage.rows()] == ["scheduler"] * 3
+    wait_for(lambda: [row["owner"] for row in stage.rows()] == ["scheduler"] * 3)
     stage.close()
 
 

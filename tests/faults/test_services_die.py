@@ -78,7 +78,7 @@ def test_nothing_is_lost_or_out_of_order_while_services_and_the_broker_die(
         return stage.run_service(kind, env=environment)
 
     services = [start(kind) for kind in ("cdc_relay", "cdc_relay", "retry_scheduler", "retry_scheduler")]
-    services[0].wait_for_line("broker_connected")
+    wait_for(lambda: any("broker_connected" in relay.output() for relay in services[:2]), deadline_seconds=30)
     writers = Writers(stage, queue, seed)
     faults: Counter[str] = Counter()
     end = time.monotonic() + DURATION_SECONDS

@@ -373,8 +373,9 @@ class TestDeclarations:
         [
             ({"name": "q", "queue_arguments": {"x-max-length": 2**70}}, "Undecodable"),
             ({"name": "q", "queue_arguments": {"x-max-length": -1}}, "PreconditionFailed"),
-            ({"name": "q" * 256}, "Unexpected"),
-            ({"name": 5}, "Unexpected"),
+            ({"name": "q", "queue_arguments": {"x-id": json.loads(dumps(uuid.uuid4()))}}, "Undecodable"),
+            ({"name": "q" * 256}, "Undecodable"),
+            ({"name": 5}, "Undecodable"),
         ],
     )
     def test_a_declaration_that_cannot_be_made_does_not_cost_the_connection(
@@ -406,7 +407,7 @@ class TestDeclarations:
             declared.append(text)
             declare(text, channel)
 
-        monkeypatch.setattr("outbox.delivery.amqp.declare", counting)
+        monkeypatch.setattr("outbox.delivery.amqp_declarations.declare", counting)
         name = rabbit.declare_queue()
         for _ in range(3):
             send(publisher, *(to(name, declarations=[{"name": name}]) for _ in range(10)))

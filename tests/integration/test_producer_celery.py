@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -345,3 +346,11 @@ def test_wrong_settings_are_refused() -> None:
         TaskOutbox(outside_transaction="maybe")  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="not a str"):
         TaskOutbox(exclude_tasks="reports.*")
+
+
+def test_an_application_can_be_pickled_as_pools_that_spawn_need() -> None:
+    app = make_app(TaskOutbox(django="other", exclude_tasks=["reports.*"], context=Context(structlog=("request",))))
+    copy = pickle.loads(pickle.dumps(app))
+    assert isinstance(copy, OutboxCelery)
+    assert (copy.outbox.django, copy.outbox.exclude_tasks) == ("other", ("reports.*",))
+    assert copy.outbox.context == app.outbox.context

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import subprocess
+import sys
 from collections.abc import Iterator
 from io import StringIO
 from pathlib import Path
@@ -206,3 +208,38 @@ def test_a_database_without_tables_publication_or_slot_is_found(database: Databa
         errors = StringIO()
         call_command("check", database=["default"], tags=["outbox"], stderr=errors)
         assert "outbox setup" in errors.getvalue()
+
+
+IN_A_SCHEMA = """
+import django
+from django.conf import settings
+settings.configure(
+    DATABASES={{"default": {database}}}, INSTALLED_APPS=["producer.django"], USE_TZ=True,
+    OUTBOX={{"SCHEMA": "Shop's outbox", "PUBLICATION": None, "SLOT": None}},
+)
+django.setup()
+from django.core.management import call_command
+from django.db import transaction
+from producer.django.checks import check_database
+from producer.django.models import OutboxMessage
+from producer.django.outbox import publish
+
+call_command("migrate", "outbox", verbosity=0)
+call_command("makemigrations", "outbox", check=True, dry_run=True, verbosity=0)
+with transaction.atomic():
+    publish("order.placed", {{}})
+assert [message.event_type for message in OutboxMessage.objects.all()] == ["order.placed"]
+assert check_database(databases=["default"]) == []
+call_command("migrate", "outbox", "zero", verbosity=0)
+"""
+
+
+def test_the_outbox_can_live_in_a_schema_of_its_own(empty: Database) -> None:
+    with django_connection(empty.dsn) as connection:
+        database = {
+            key: connection.settings_dict[key] for key in ("ENGINE", "NAME", "HOST", "PORT", "USER", "PASSWORD")
+        }
+    done = subprocess.run(
+        [sys.executable, "-c", IN_A_SCHEMA.format(database=database)], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr

@@ -1,0 +1,127 @@
+"""
+The consumer: takes messages off a queue in a process of its own, and tells which came and when.
+
+    python -m bench.arrivals amqp://... queue
+
+It runs until it has as many different messages as it was told, until the message LAST arrives, or until it has heard
+nothing for long. Then it writes the numbers and times to standard output, in binary.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import subprocess
+import sys
+import time
+from array import array
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from bench.broker import BODY_FRAME, HEADER_FRAME, Frames, open_connection
+from bench.stage import ROOT, BenchmarkError
+from bench.traffic import MESSAGE_ID
+
+READY: Final = b"ready\n"
+SILENCE_SECONDS: Final = 20.0
+LAST: Final = 999_999_999_999
+"""The number of a message that ends the consumer, for producers that do not know beforehand how many they will send."""
+
+
+@dataclass(frozen=True)
+class Arrivals:
+    """Which messages came, by their numbers, and when, in nanoseconds of the clock that all processes share."""
+
+    numbers: array[int]
+    times: array[int]
+
+    def check(self, expected: int, *, first: int = 0) -> None:
+        """BenchmarkError unless it is these messages. Duplicates pass: at least once is the promise."""
+        wanted, got = set(range(first, first + expected)), set(self.numbers)
+        if got != wanted:
+            raise BenchmarkError(
+                f"{len(wanted - got)} of {expected} messages did not arrive, {len(got - wanted)} were never sent"
+            )
+
+    @property
+    def duplicates(self) -> int:
+        return len(self.numbers) - len(set(self.numbers))
+
+
+class Consumer:
+    """A running consumer."""
+
+    def __init__(self, process: subprocess.Popen[bytes]) -> None:
+        self._process = process
+
+    def result(self, timeout_seconds: float = 600.0) -> Arrivals:
+        """Once all have arrived, or none for a while."""
+        output, _ = self._process.communicate(timeout=timeout_seconds)
+        values = array("q", output)
+        half = len(values) // 2
+        return Arrivals(values[:half], values[half:])
+
+
+@contextlib.contextmanager
+def consuming(url: str, queue: str, expected: int = LAST) -> Iterator[Consumer]:
+    """A consumer that is connected, and ends when it has this many different messages or hears nothing for long."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "bench.arrivals", url, queue, str(expected)],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        cwd=ROOT,
+    )
+    try:
+        assert process.stdout is not None
+        if process.stdout.readline() != READY:
+            raise BenchmarkError("the consumer did not start")
+        yield Consumer(process)
+    finally:
+        if process.poll() is None:
+            process.kill()
+        process.wait()
+
+
+def take_all(url: str, queue: str, expected: int) -> Arrivals:
+    """What is in the queue."""
+    with consuming(url, queue, expected) as consumer:
+        return consumer.result()
+
+
+def consume(url: str, queue: str, expected: int) -> tuple[array[int], array[int]]:
+    numbers, times, seen = array("q"), array("q"), set[int]()
+    connection = open_connection(url)
+    channel = connection.channel()
+    channel.basic_consume(queue, no_ack=True, callback=None)
+    sys.stdout.buffer.write(READY)
+    sys.stdout.buffer.flush()
+    frames = Frames(connection)
+    connection.transport.sock.settimeout(SILENCE_SECONDS)
+    number = -1
+    with contextlib.suppress(TimeoutError):
+        while len(seen) < expected and LAST not in seen:
+            arrived = frames.read()
+            now = time.monotonic_ns()
+            for kind, payload in arrived:
+                if kind == HEADER_FRAME:
+                    match = MESSAGE_ID.search(payload)
+                    number = int(match[1]) if match else -1
+                elif kind == BODY_FRAME:
+                    numbers.append(number)
+                    times.append(now)
+                    seen.add(number)
+    connection.transport.sock.close()
+    if LAST in seen:
+        position = numbers.index(LAST)
+        del numbers[position], times[position]
+    return numbers, times
+
+
+def main() -> None:
+    url, queue, expected = sys.argv[1:]
+    numbers, times = consume(url, queue, int(expected))
+    sys.stdout.buffer.write(numbers.tobytes() + times.tobytes())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,112 @@
+"""
+slot_retained_mb_during_outage: the most WAL that the slot kept while the broker was away and messages went on coming.
+
+Relay and scheduler run with their defaults, but for the scheduler's cooldown, which only decides how soon the rows
+leave after the outage. The broker is stopped, messages are committed one by one at a steady rate, and it is started
+again; then every message must arrive.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import psycopg
+
+from bench.arrivals import take_all
+from bench.broker import declare_queue, delete_queue
+from bench.figures import Figures
+from bench.pace import paced
+from bench.scale import Scale
+from bench.stage import OutboxDatabase, Stage, wait_until
+from bench.traffic import EVENT_TYPE, HEADERS, body, event_id
+from producer import Outbox
+
+QUEUE = "bench-outage"
+SAMPLE_SECONDS = 0.2
+COOLDOWN_SECONDS = 2
+WARM_UP_SECONDS = 1.0
+
+
+def measure(stage: Stage, scale: Scale, figures: Figures) -> None:
+    url = stage.rabbitmq.url
+    declare_queue(url, QUEUE)
+    with (
+        stage.outbox(handover_seconds=30) as database,
+        stage.relay(database),
+        stage.scheduler(database, broker_outage_cooldown_seconds=COOLDOWN_SECONDS) as scheduler,
+        _sampled(database) as retained,
+    ):
+        count = _commit(database, 0, scale.outage_rate, WARM_UP_SECONDS)
+        before = max(retained)
+        stage.rabbitmq.stop()
+        try:
+            count += _commit(database, count, scale.outage_rate, scale.outage_seconds)
+            largest = max(retained)
+        finally:
+            stage.rabbitmq.start()
+        wait_until(
+            lambda: _is_empty(database), None, "rows are left after the outage", deadline_seconds=120, pause_seconds=0.2
+        )
+    arrivals = take_all(url, QUEUE, count)
+    arrivals.check(count)
+    delete_queue(url, QUEUE)
+    note = None
+    if scale.outage_seconds < 60:
+        note = f"an outage of {scale.outage_seconds:g} s instead of 60 s"
+    figures.put("slot_retained_mb_during_outage", largest / 1e6, note)
+    figures.raw["outage"] = {
+        "messages": count,
+        "seconds": scale.outage_seconds,
+        "retained_mb_before": round(before / 1e6, 2),
+        "retained_mb_at_most": round(largest / 1e6, 2),
+        "duplicates": arrivals.duplicates,
+    }
+
+
+def _commit(database: OutboxDatabase, first: int, rate: float, seconds: float) -> int:
+    outbox = Outbox(context=None)
+    count = 0
+    with psycopg.connect(database.dsn) as connection:
+        for number in paced(rate, seconds):
+            outbox.publish(
+                connection,
+                EVENT_TYPE,
+                body(first + number),
+                routing_key=QUEUE,
+                headers=HEADERS,
+                event_id=event_id(first + number),
+            )
+            connection.commit()
+            count += 1
+    return count
+
+
+def _is_empty(database: OutboxDatabase) -> bool:
+    return bool(database.value("SELECT NOT EXISTS (SELECT FROM outbox)"))
+
+
+@contextmanager
+def _sampled(database: OutboxDatabase) -> Iterator[list[int]]:
+    """The bytes of WAL that the slot keeps, several times a second, in a list that grows."""
+    samples = [0]
+    ended = threading.Event()
+
+    def sample() -> None:
+        with database.connect() as connection:
+            while not ended.wait(SAMPLE_SECONDS):
+                row = connection.execute(
+                    "SELECT pg_wal_lsn_diff(pg_current_wal_lsn(), restart_lsn)::bigint FROM pg_replication_slots "
+                    "WHERE slot_name = %s",
+                    [database.slot],
+                ).fetchone()
+                samples.append(0 if row is None else row[0])
+
+    thread = threading.Thread(target=sample, name="retained-wal", daemon=True)
+    thread.start()
+    try:
+        yield samples
+    finally:
+        ended.set()
+        thread.join()

@@ -1,0 +1,75 @@
+"""
+relay_rss_growth_mb_1m_rows: by how much the relay's resident memory grows while it drains one huge transaction.
+
+The relay has sent some messages before, so that what it loads once is not counted. Its memory is read from /proc, many
+times a second. A consumer empties the queue meanwhile, and every message must have arrived.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import psycopg
+
+from bench.arrivals import consuming, take_all
+from bench.broker import declare_queue, delete_queue
+from bench.figures import Figures
+from bench.scale import Scale
+from bench.stage import Stage, wait_until
+from bench.traffic import fill
+from outbox.embedded.process import ServerProcess
+
+QUEUE = "bench-memory"
+WARM_UP_ROWS = 10_000
+
+
+def measure(stage: Stage, scale: Scale, figures: Figures) -> None:
+    url, rows = stage.rabbitmq.url, scale.memory_rows
+    declare_queue(url, QUEUE)
+    with stage.outbox() as database, stage.relay(database) as relay, database.connect() as connection:
+        fill(connection, QUEUE, WARM_UP_ROWS)
+        _wait_until_empty(connection, relay, lambda: None)
+        take_all(url, QUEUE, WARM_UP_ROWS).check(WARM_UP_ROWS)
+        before = resident_mb(relay.pid)
+        largest = before
+
+        def look() -> None:
+            nonlocal largest
+            largest = max(largest, resident_mb(relay.pid))
+
+        with consuming(url, QUEUE, rows) as consumer:
+            fill(connection, QUEUE, rows, transaction_rows=rows)
+            _wait_until_empty(connection, relay, look)
+            consumer.result().check(rows)
+    delete_queue(url, QUEUE)
+    note = None if rows >= 1_000_000 else f"{rows:,} rows instead of a million"
+    figures.put("relay_rss_growth_mb_1m_rows", largest - before, note)
+    figures.raw["relay_memory"] = {
+        "rows": rows,
+        "resident_mb_before": round(before, 1),
+        "resident_mb_at_most": round(largest, 1),
+    }
+
+
+def _wait_until_empty(connection: psycopg.Connection[Any], relay: ServerProcess, look: Callable[[], None]) -> None:
+    newest = connection.execute("SELECT max(id) FROM outbox").fetchone()
+
+    def is_empty() -> bool:
+        look()
+        return connection.execute("SELECT FROM outbox WHERE id = %s", newest).fetchone() is None
+
+    wait_until(is_empty, relay, "the relay does not drain the outbox", deadline_seconds=1200)
+    wait_until(
+        lambda: connection.execute("SELECT FROM outbox LIMIT 1").fetchone() is None,
+        relay,
+        "the relay leaves rows behind",
+    )
+
+
+def resident_mb(pid: int) -> float:
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith("VmRSS:"):
+            return int(line.split()[1]) / 1024
+    raise ProcessLookupError(pid)

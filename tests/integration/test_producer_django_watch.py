@@ -1,0 +1,102 @@
+"""The signals that tell what the services did."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from outbox.store import Burial, Refusal, Store
+from tests.fixtures.database import Database
+from tests.fixtures.django import configure_django, django_connection
+
+configure_django()
+
+from django.db import transaction  # noqa: E402
+
+from producer.django.outbox import publish  # noqa: E402
+from producer.django.signals import (  # noqa: E402
+    outbox_message_dead_lettered,
+    outbox_message_failed,
+    outbox_message_sent,
+)
+from producer.django.watch import Told, Watcher  # noqa: E402
+
+SIGNALS = {"sent": outbox_message_sent, "failed": outbox_message_failed, "dead": outbox_message_dead_lettered}
+
+
+@pytest.fixture
+def heard(database: Database) -> Iterator[list[tuple[str, dict[str, Any]]]]:
+    """What receivers were told, by signal."""
+    told: list[tuple[str, dict[str, Any]]] = []
+
+    def listener(name: str) -> Any:
+        def listen(signal: Any, sender: Any, **kwargs: Any) -> None:
+            told.append((name, kwargs))
+
+        return listen
+
+    listeners = {name: listener(name) for name in SIGNALS}
+    for name, signal in SIGNALS.items():
+        signal.connect(listeners[name])
+    with django_connection(database.dsn):
+        yield told
+    for name, signal in SIGNALS.items():
+        signal.disconnect(listeners[name])
+
+
+def enqueue(*types: str) -> list[UUID]:
+    with transaction.atomic():
+        return [publish(each, {}).event_id for each in types]
+
+
+def test_delivered_failed_and_buried_messages_are_told_once(database: Database, heard: list[Any]) -> None:
+    enqueue("before")
+    with database.connect() as connection:
+        store = Store(connection, "public")
+        store.settle([1], archive=True)
+        watcher = Watcher(lag_seconds=0, batch_size=2)
+        identities = enqueue("sent", "failed", "dead", "dead")
+        store.settle([2], archive=True)
+        store.fail([Refusal(3, "refused", 60.0)])
+        store.bury([Burial(number, "rejected", "no", 1) for number in (4, 5)])
+        assert watcher.run_once() == Told(1, 1, 2)
+        assert watcher.run_once() == Told(0, 0, 0)
+        store.fail([Refusal(3, "refused", 60.0)])
+    (_, sent), (_, failed), (_, dead) = heard
+    assert (sent["event_id"], sent["event_type"], sent["using"]) == (identities[0], "sent", "default")
+    assert (failed["event_id"], failed["attempts"], failed["error"]) == (identities[1], 1, "refused")
+    assert [(each["event_id"], each["reason"], each["error"]) for each in dead["messages"]] == [
+        (identities[2], "rejected", "no"),
+        (identities[3], "rejected", "no"),
+    ]
+
+
+def test_a_receiver_that_raises_keeps_nobody_from_hearing(
+    database: Database, heard: list[Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(**kwargs: Any) -> None:
+        raise RuntimeError("a receiver's own trouble")
+
+    outbox_message_sent.connect(fail)
+    try:
+        watcher = Watcher(lag_seconds=0)
+        enqueue("a", "b")
+        with database.connect() as connection:
+            Store(connection, "public").settle([1, 2], archive=True)
+        assert watcher.run_once().sent == 2
+    finally:
+        outbox_message_sent.disconnect(fail)
+    assert [kwargs["event_type"] for _, kwargs in heard] == ["a", "b"]
+    assert caplog.text.count("raised RuntimeError") >= 2
+
+
+def test_rows_are_told_late_so_that_none_is_overtaken(database: Database, heard: list[Any]) -> None:
+    watcher = Watcher(lag_seconds=3600)
+    enqueue("a")
+    with database.connect() as connection:
+        Store(connection, "public").settle([1], archive=True)
+    assert watcher.run_once() == Told(0, 0, 0)
+    assert heard == []
