@@ -13,7 +13,7 @@ from pathlib import Path
 import click
 from rich.console import Console
 
-from bench import bulk_enqueue, claim_cost, latency, outage, relay_memory, relay_rate
+from bench import bulk_enqueue, claim_cost, latency, outage, peer_enqueue, peer_rate, relay_memory, relay_rate
 from bench.figures import Figures
 from bench.scale import FULL, QUICK, Scale
 from bench.stage import Stage
@@ -29,6 +29,8 @@ MEASUREMENTS: dict[str, tuple[Measure, tuple[str, ...]]] = {
     "bulk": (bulk_enqueue.measure, ("bulk_enqueue_vs_insert",)),
     "claim": (claim_cost.measure, ("claim_cost_1m_vs_10k",)),
     "memory": (relay_memory.measure, ("relay_rss_growth_mb_1m_rows",)),
+    "peer-enqueue": (peer_enqueue.measure, ("enqueue_vs_django_celery_outbox",)),
+    "peer-rate": (peer_rate.measure, ("relay_vs_django_celery_outbox", "scheduler_vs_django_celery_outbox")),
     "outage": (outage.measure, ("slot_retained_mb_during_outage",)),
 }
 

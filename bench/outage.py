@@ -47,7 +47,11 @@ def measure(stage: Stage, scale: Scale, figures: Figures) -> None:
         finally:
             stage.rabbitmq.start()
         wait_until(
-            lambda: _is_empty(database), None, "rows are left after the outage", deadline_seconds=120, pause_seconds=0.2
+            lambda: _is_empty(database),
+            scheduler,
+            "rows are left after the outage",
+            deadline_seconds=180,
+            pause_seconds=0.2,
         )
     arrivals = take_all(url, QUEUE, count)
     arrivals.check(count)

@@ -95,6 +95,8 @@ class Courier:
     def _turn(self) -> None:
         try:
             if self._publisher.connected or self._reconnect():
+                if self._closing.is_set():  # connecting takes its time: what is held is not ours to send any more
+                    return
                 if self._publisher.blocked is None:
                     self._recover()
                     self._send()

@@ -138,7 +138,7 @@ def _handover_step(facts: Facts, target: Target, seconds: float) -> Step:
     what = f"handover after {seconds:g} s"
     if facts.handover_seconds == seconds:
         return Step("handover", what, "already so")
-    sql = script("setup/handover.sql", schema=target.schema, handover_after=f"{seconds:f} seconds")
+    sql = script("setup/handover_after.sql", schema=target.schema, handover_after=f"{seconds:f} seconds")
     return Step("handover", what, "set", sql, "to own the table outbox")
 
 

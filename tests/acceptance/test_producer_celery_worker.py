@@ -52,7 +52,7 @@ def start(
 
     def run(kind: str) -> Any:
         with database.connect() as connection:
-            connection.execute(script("setup/handover.sql", schema="public", handover_after="0 seconds"))
+            connection.execute(script("setup/handover_after.sql", schema="public", handover_after="0 seconds"))
         worker = run_service(
             "celery", "-A", "tests.fixtures.celery_app", "worker", "--pool=solo", "--loglevel=INFO",
             "--without-gossip", "--without-mingle",

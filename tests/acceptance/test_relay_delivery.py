@@ -112,6 +112,26 @@ def test_the_last_attempt_buries(stage: Stage, rabbit: Broker) -> None:
     assert (letter["reason"], letter["attempts"]) == ("max attempts", 1)
 
 
+def test_an_error_that_trying_again_does_not_heal_buries_at_once_where_the_settings_say_so(
+    stage: Stage, rabbit: Broker
+) -> None:
+    stage.start_relay(rabbit.url, reject_errors='["NoRoute"]')
+    stage.insert("no-such-queue")
+    letter = wait_for(lambda: stage.rows("outbox_dead_letter"))[0]
+    assert (letter["reason"], letter["attempts"]) == ("rejected", 1)
+
+
+def test_logs_carry_the_producers_context_and_never_a_payload(stage: Stage, rabbit: Broker) -> None:
+    relay = stage.start_relay(rabbit.url)
+    stage.insert(
+        "no-such-queue", headers={"card": "4111-1111"}, context={"request_id": "r-17"}, event_type="card.charged"
+    )
+    event = relay.wait_for_event("refused", request_id="r-17", event_type="card.charged")
+    assert event["error"] == "NoRoute"
+    assert "4111" not in relay.output()
+    assert '{"n"' not in relay.output()
+
+
 def test_delayed_messages_and_those_of_a_newer_version_are_left_alone(stage: Stage, rabbit: Broker) -> None:
     queue = rabbit.declare_queue()
     stage.start_relay(rabbit.url)

@@ -62,6 +62,17 @@ def test_wal_level_replica_is_named_with_the_remedy(
     stage.close()
 
 
+def test_a_publication_of_the_wrong_shape_is_named(stage: Stage, rabbit: Broker) -> None:
+    stage.connection.execute("ALTER PUBLICATION outbox SET (publish = 'insert, delete')")
+    relay = stage.run_service("cdc_relay", env=stage.environment(rabbit.url))
+    assert "does not publish inserts only" in the_error(relay, 1)
+
+
+def test_a_send_timeout_that_leaves_the_relay_no_time_is_named(stage: Stage, rabbit: Broker) -> None:
+    relay = stage.run_service("cdc_relay", env=stage.environment(rabbit.url, send_timeout_seconds=30))
+    assert "send_timeout_seconds" in the_error(relay, 1)
+
+
 def test_a_role_without_privileges_is_told_what_it_lacks(stage: Stage, rabbit: Broker) -> None:
     stage.connection.execute(f"CREATE ROLE {stage.slot} LOGIN")
     url = stage.database.dsn.replace("postgres@", f"{stage.slot}@")

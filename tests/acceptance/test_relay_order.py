@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Callable
 
+from outbox.embedded import Postgres
 from tests.fixtures.broker import Broker
+from tests.fixtures.database import create_outbox_database
+from tests.fixtures.services import RunService
 from tests.fixtures.stage import Stage
 from tests.fixtures.waiting import wait_for
+
+LOOK_UP = "AS k (ordering_key, id)"
+"""Part of the query that looks up blocked keys (free_keys)."""
 
 
 def test_many_keys_at_full_speed_keep_their_order(stage: Stage, rabbit: Broker) -> None:
@@ -21,6 +28,28 @@ def test_many_keys_at_full_speed_keep_their_order(stage: Stage, rabbit: Broker) 
         received[message.headers["key"]].append(message.headers["number"])
     assert all(numbers == list(range(40)) for numbers in received.values())
     stage.wait_until_empty()
+
+
+def test_a_relay_with_nothing_blocked_asks_the_table_nothing(
+    private_postgres: Callable[..., Postgres], run_service: RunService, rabbit: Broker
+) -> None:
+    server = private_postgres(settings={"log_statement": "all"})
+    stage = Stage(create_outbox_database(server.dsn()), run_service)
+    stage.set_up()
+    queue = rabbit.declare_queue()
+    relay = stage.start_relay(rabbit.url)
+    relay.wait_for_event("caught_up")
+    before = len(server.log())
+    stage.insert(queue, 50, ordering_key="a")
+    stage.wait_until_empty()
+    asked = server.log()[before:]
+    assert "DELETE FROM" in asked
+    assert LOOK_UP not in asked
+    (lost,) = stage.insert("no-such-queue", ordering_key="a")
+    wait_for(lambda: [row for row in stage.rows() if row["event_id"] == lost and row["attempts"]])
+    stage.insert(queue, ordering_key="a")
+    wait_for(lambda: LOOK_UP in server.log()[before:])
+    stage.close()
 
 
 def test_a_failed_message_holds_back_its_key_and_no_other(stage: Stage, rabbit: Broker) -> None:

@@ -279,7 +279,7 @@ def test_a_wrong_start_is_one_line_and_the_right_exit_status(stage: Stage, rabbi
 
 
 def test_it_is_a_polling_outbox_where_there_is_no_relay(stage: Stage) -> None:
-    stage.connection.execute(script("setup/handover.sql", schema="public", handover_after="0 seconds"))
+    stage.connection.execute(script("setup/handover_after.sql", schema="public", handover_after="0 seconds"))
     stage.start_and_wait()
     for number in range(3):
         stage.connection.execute(

@@ -1,0 +1,99 @@
+"""
+django-celery-outbox 0.4.3 in a virtual environment of its own, and the shop that uses it.
+
+The environment is made once, below bench/venvs, with the same versions of Django, Celery, kombu and psycopg as this
+project's own. PeerMissing says why it could not be.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.metadata import version
+from pathlib import Path
+from typing import Final, Literal
+
+from bench.stage import ROOT, Stage
+from outbox.settings import ENVIRONMENT_PREFIX
+
+PACKAGE: Final = "django-celery-outbox==0.4.3"
+DIRECTORY: Final = Path(__file__).parent / "venvs" / "django-celery-outbox"
+SAME_VERSIONS: Final = ("django", "celery", "kombu", "amqp", "psycopg", "psycopg-binary")
+INSTALL_SECONDS: Final = 300
+QUEUE: Final = "bench-tasks"
+
+
+class PeerMissing(Exception):
+    """The peer cannot run here."""
+
+
+def interpreter() -> Path:
+    """The peer's Python; installs the peer where it is not yet."""
+    python = DIRECTORY / "bin" / "python"
+    stamp = DIRECTORY / ".installed"
+    if not stamp.exists():
+        requirements = [PACKAGE, *(f"{name}=={version(name)}" for name in SAME_VERSIONS)]
+        try:
+            _run(sys.executable, "-m", "venv", str(DIRECTORY))
+            _run(str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *requirements)
+        except (OSError, subprocess.SubprocessError) as error:
+            raise PeerMissing(f"{PACKAGE} could not be installed: {error}") from error
+        stamp.touch()
+    return python
+
+
+def _run(*command: str) -> None:
+    subprocess.run(command, check=True, capture_output=True, timeout=INSTALL_SECONDS)
+
+
+class Shop:
+    """The Django shop over one database, with one outbox or the other."""
+
+    def __init__(self, whose: Literal["ours", "theirs"], dsn: str, broker_url: str) -> None:
+        self._whose = whose
+        self.python = sys.executable if whose == "ours" else str(interpreter())
+        inherited = {key: value for key, value in os.environ.items() if not key.startswith(ENVIRONMENT_PREFIX)}
+        self.environment = {
+            **inherited,
+            "PYTHONPATH": str(ROOT),
+            "DJANGO_SETTINGS_MODULE": "bench.shop.settings",
+            "BENCH_DATABASE_URL": dsn,
+            "BENCH_BROKER_URL": broker_url,
+            "BENCH_QUEUE": QUEUE,
+        }
+
+    def enqueue(self, calls: int) -> list[float]:
+        """Enqueue one task with a known id, and this many others (with a few to warm up); microseconds of each."""
+        output = self._python("-m", "bench.shop.enqueue", self._whose, str(calls))
+        times: list[float] = json.loads(output)
+        return times
+
+    def migrate(self) -> None:
+        self._python("-m", "django", "migrate", "--verbosity", "0")
+
+    def _python(self, *arguments: str) -> str:
+        run = subprocess.run(
+            [self.python, *arguments],
+            check=False,
+            env=self.environment,
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            timeout=600,
+        )
+        if run.returncode != 0:
+            raise PeerMissing(f"{' '.join(arguments)} failed: {run.stderr.strip().splitlines()[-1:]}")
+        return run.stdout
+
+
+@contextmanager
+def peer_shop(stage: Stage, name: str) -> Iterator[tuple[Shop, str]]:
+    """The peer's shop on a database of its own, with the peer's tables; and the database's DSN."""
+    with stage.database(name) as dsn:
+        shop = Shop("theirs", dsn, stage.rabbitmq.url)
+        shop.migrate()
+        yield shop, dsn

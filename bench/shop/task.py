@@ -1,0 +1,26 @@
+"""
+What both applications have in common: the configuration, the task and its arguments.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+ARGUMENTS = {"order": "000000000000", "customer": "c-20817", "currency": "EUR", "total": "149.90"}
+
+
+def configure(app: Any) -> Any:
+    """Confirmed publishes and no results, and the task of the shop."""
+    app.conf.update(
+        broker_url=os.environ["BENCH_BROKER_URL"],
+        broker_transport_options={"confirm_publish": True},
+        task_default_queue=os.environ["BENCH_QUEUE"],
+        task_ignore_result=True,
+    )
+
+    @app.task(name="shop.send_invoice")  # type: ignore[untyped-decorator]
+    def send_invoice(**arguments: str) -> None:
+        """Nobody runs it: only its message is of interest."""
+
+    return send_invoice
