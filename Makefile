@@ -31,7 +31,7 @@ demo: $(READY) ## Commit, deliver, kill the broker, lose nothing: the main job o
 	@$(BIN)/outbox demo --seconds $(SECONDS_OF_DEMO)
 
 test: $(READY) ## Run all tests against real PostgreSQL, RabbitMQ and Valkey
-	@$(BIN)/python -m outbox.embedded.rabbitmq --install
+	@$(BIN)/python -m outbox.embedded.rabbitmq --install || echo "tests that need RabbitMQ will be skipped"
 	@mkdir -p .run
 	@$(BIN)/python -m pytest --basetemp=.run/pytest -n 2 --dist loadgroup
 
