@@ -8,7 +8,7 @@ READY  := $(VENV)/.ready
 SECONDS_OF_DEMO ?= 12
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test check format bench faults clean
+.PHONY: help install demo test check format bench bench-quick faults clean
 
 help: ## List every target
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sort | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -33,7 +33,7 @@ demo: $(READY) ## Commit, deliver, kill the broker, lose nothing: the main job o
 test: $(READY) ## Run all tests against real PostgreSQL, RabbitMQ and Valkey
 	@$(BIN)/python -m outbox.embedded.rabbitmq --install || echo "tests that need RabbitMQ will be skipped"
 	@mkdir -p .run
-	@$(BIN)/python -m pytest --basetemp=.run/pytest -n 2 --dist loadgroup
+	@$(BIN)/python -m pytest --basetemp=.run/pytest -n 3
 
 check: $(READY) ## Lint (ruff), types (mypy strict) and import rules (import-linter)
 	@$(BIN)/ruff check .
@@ -48,6 +48,10 @@ format: $(READY) ## Format the code and fix what ruff can fix
 bench: $(READY) ## Measure this machine: ratios in one run, written to bench/latest.json
 	@$(BIN)/python -m outbox.embedded.rabbitmq --install
 	@$(BIN)/python -m bench
+
+bench-quick: $(READY) ## The same with smaller numbers, within two minutes
+	@$(BIN)/python -m outbox.embedded.rabbitmq --install
+	@$(BIN)/python -m bench --quick
 
 faults: $(READY) ## Kill and cut everything while messages flow, and count them
 	@$(BIN)/python -m outbox.embedded.rabbitmq --install

@@ -13,8 +13,9 @@ from pathlib import Path
 import click
 from rich.console import Console
 
-from bench import bulk_enqueue, claim_cost, latency, outage, peer_enqueue, peer_rate, relay_memory, relay_rate
+from bench import bulk_enqueue, claim_cost, decode, latency, outage, peer_enqueue, peer_rate, relay_memory, relay_rate
 from bench.figures import Figures
+from bench.machine import describe, load
 from bench.scale import FULL, QUICK, Scale
 from bench.stage import Stage
 from bench.table import print_table
@@ -25,6 +26,7 @@ Measure = Callable[[Stage, Scale, Figures], None]
 
 MEASUREMENTS: dict[str, tuple[Measure, tuple[str, ...]]] = {
     "relay": (relay_rate.measure, ("relay_vs_broker_limit",)),
+    "decode": (decode.measure, ("decode_vs_debezium",)),
     "latency": (latency.measure, ("latency_p50_vs_direct", "latency_p99_vs_direct")),
     "bulk": (bulk_enqueue.measure, ("bulk_enqueue_vs_insert",)),
     "claim": (claim_cost.measure, ("claim_cost_1m_vs_10k",)),
@@ -44,6 +46,8 @@ def main(quick: bool, only: tuple[str, ...]) -> None:
     console = Console()
     figures = Figures()
     with Stage() as stage:
+        figures.raw["machine"] = describe(stage)
+        figures.raw["scale"] = scale.name
         for name in only or MEASUREMENTS:
             measure, keys = MEASUREMENTS[name]
             started = time.monotonic()
@@ -54,6 +58,7 @@ def main(quick: bool, only: tuple[str, ...]) -> None:
                 for key in keys:
                     figures.missing(key, f"failed: {error}".partition("\n")[0])
             console.print(f"{name}: {time.monotonic() - started:.0f} s", style="dim")
+            figures.raw["machine"]["load_at_end"] = load()
             figures.write(LATEST)  # after each: a run that is interrupted leaves what it has
     print_table(console, figures, scale)
 

@@ -2,17 +2,20 @@
 latency_p50_vs_direct, latency_p99_vs_direct: from the start of INSERT and commit to the consumer, through the relay;
 over a direct publish of the same messages, each confirmed before the next, to the same consumer.
 
-The consumer is a process of its own and stays the same kind on both paths; times are taken by the clock that all
-processes of the machine share. The producer of each path is one connection in one thread, at a steady rate; if it
-cannot keep that rate the figures say so. Lateness before the send is not part of a latency.
+The consumer is a process of its own and of the same kind on both paths; times are taken by the clock that all processes
+of the machine share. Several producers, each a thread with a connection, make up the rate together, as many on both
+paths: one connection cannot, where a commit waits for the disk. If they cannot keep the rate either, the figures say
+so. Lateness before the send is not part of a latency.
 """
 
 from __future__ import annotations
 
 import time
-from array import array
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, contextmanager
+from functools import partial
+from typing import NamedTuple
 
 import amqp
 import psycopg
@@ -29,7 +32,10 @@ from producer import Outbox
 QUEUE = "bench-latency"
 WARM_UP_SECONDS = 1.0
 
+PRODUCERS = 8
+
 Send = Callable[[int], None]
+Connect = Callable[[], AbstractContextManager[Send]]
 
 
 def measure(stage: Stage, scale: Scale, figures: Figures) -> None:
@@ -41,10 +47,8 @@ def measure(stage: Stage, scale: Scale, figures: Figures) -> None:
         for rounds, seconds in ((1, WARM_UP_SECONDS), (scale.rounds, scale.latency_seconds)):
             through, direct = [], []
             for _ in range(rounds):
-                with _through_the_outbox(database) as send:
-                    through.append(Run.of(url, send, scale.latency_rate, seconds))
-                with _directly(url) as send:
-                    direct.append(Run.of(url, send, scale.latency_rate, seconds))
+                through.append(Run.of(url, partial(_through_the_outbox, database), scale.latency_rate, seconds))
+                direct.append(Run.of(url, partial(_directly, url), scale.latency_rate, seconds))
     delete_queue(url, QUEUE)
     for name, share in (("p50", 0.5), ("p99", 0.99)):
         ours, theirs = ([run.milliseconds(share) for run in runs] for runs in (through, direct))
@@ -57,27 +61,36 @@ def measure(stage: Stage, scale: Scale, figures: Figures) -> None:
     }
 
 
-class Run:
-    """What one producer and one consumer saw."""
+class Call(NamedTuple):
+    """One send, with the times around it, in nanoseconds."""
 
-    def __init__(self, sent: array[int], done: array[int], arrivals: Arrivals) -> None:
+    number: int
+    started: int
+    ended: int
+
+
+class Run:
+    """What the producers and the consumer saw."""
+
+    def __init__(self, calls: Sequence[Call], arrivals: Arrivals) -> None:
         arrived = dict(zip(arrivals.numbers, arrivals.times, strict=True))
-        self._all = [(arrived[number] - at) / 1e6 for number, at in enumerate(sent)]
-        self._after_call = [(arrived[number] - at) / 1e6 for number, at in enumerate(done)]
-        self._rate = (len(sent) - 1) / ((sent[-1] - sent[0]) / 1e9)
+        self._all = [(arrived[call.number] - call.started) / 1e6 for call in calls]
+        self._after_call = [(arrived[call.number] - call.ended) / 1e6 for call in calls]
+        started = [call.started for call in calls]
+        self._rate = len(calls) / ((max(started) - min(started)) / 1e9)
 
     @classmethod
-    def of(cls, url: str, send: Send, rate: float, seconds: float) -> Run:
-        sent, done = array("q"), array("q")
+    def of(cls, url: str, connect: Connect, rate: float, seconds: float) -> Run:
+        """Send at this rate for so long."""
         with consuming(url, QUEUE) as consumer:
-            for number in paced(rate, seconds):
-                sent.append(time.monotonic_ns())
-                send(number)
-                done.append(time.monotonic_ns())
-            send(LAST)
+            with ThreadPoolExecutor(PRODUCERS) as pool:
+                works = [pool.submit(_produce, connect, first, rate, seconds) for first in range(PRODUCERS)]
+                calls = [call for work in works for call in work.result()]
+            with connect() as send:
+                send(LAST)
             arrivals = consumer.result()
-        arrivals.check(len(sent))
-        return cls(sent, done, arrivals)
+        arrivals.check_exactly(call.number for call in calls)
+        return cls(calls, arrivals)
 
     def milliseconds(self, share: float) -> float:
         return percentile(self._all, share)
@@ -91,6 +104,17 @@ class Run:
             ),
             "achieved_rate": round(self._rate, 1),
         }
+
+
+def _produce(connect: Connect, first: int, rate: float, seconds: float) -> list[Call]:
+    calls = []
+    with connect() as send:
+        for turn in paced(rate / PRODUCERS, seconds):
+            number = first + turn * PRODUCERS
+            started = time.monotonic_ns()
+            send(number)
+            calls.append(Call(number, started, time.monotonic_ns()))
+    return calls
 
 
 @contextmanager

@@ -42,7 +42,8 @@ def measure(stage: Stage, scale: Scale, figures: Figures) -> None:
         before = max(retained)
         stage.rabbitmq.stop()
         try:
-            count += _commit(database, count, scale.outage_rate, scale.outage_seconds)
+            during = _commit(database, count, scale.outage_rate, scale.outage_seconds)
+            count += during
             largest = max(retained)
         finally:
             stage.rabbitmq.start()
@@ -56,13 +57,17 @@ def measure(stage: Stage, scale: Scale, figures: Figures) -> None:
     arrivals = take_all(url, QUEUE, count)
     arrivals.check(count)
     delete_queue(url, QUEUE)
-    note = None
+    rate = during / scale.outage_seconds
+    remarks = []
     if scale.outage_seconds < 60:
-        note = f"an outage of {scale.outage_seconds:g} s instead of 60 s"
-    figures.put("slot_retained_mb_during_outage", largest / 1e6, note)
+        remarks.append(f"an outage of {scale.outage_seconds:g} s instead of 60 s")
+    if rate < 0.9 * scale.outage_rate:
+        remarks.append(f"only {rate:.0f} messages per second were committed")
+    figures.put("slot_retained_mb_during_outage", largest / 1e6, "; ".join(remarks) or None)
     figures.raw["outage"] = {
         "messages": count,
         "seconds": scale.outage_seconds,
+        "achieved_rate": round(rate, 1),
         "retained_mb_before": round(before / 1e6, 2),
         "retained_mb_at_most": round(largest / 1e6, 2),
         "duplicates": arrivals.duplicates,

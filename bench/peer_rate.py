@@ -25,7 +25,7 @@ from bench.scale import Scale
 from bench.stage import Stage, wait_until
 from outbox.embedded.process import ServerProcess
 
-WARM_UP_ROWS = 500
+WARM_UP_ROWS = 200
 
 NEW_ID: LiteralString = "'be9c0000-0000-4000-8000-' || lpad(n::text, 12, '0')"
 MULTIPLY_OURS: LiteralString = f"""

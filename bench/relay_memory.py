@@ -8,7 +8,6 @@ times a second. A consumer empties the queue meanwhile, and every message must h
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import psycopg
@@ -16,13 +15,14 @@ import psycopg
 from bench.arrivals import consuming, take_all
 from bench.broker import declare_queue, delete_queue
 from bench.figures import Figures
+from bench.machine import resident_mb
 from bench.scale import Scale
 from bench.stage import Stage, wait_until
 from bench.traffic import fill
 from outbox.embedded.process import ServerProcess
 
 QUEUE = "bench-memory"
-WARM_UP_ROWS = 10_000
+WARM_UP_ROWS = 5_000
 
 
 def measure(stage: Stage, scale: Scale, figures: Figures) -> None:
@@ -66,10 +66,3 @@ def _wait_until_empty(connection: psycopg.Connection[Any], relay: ServerProcess,
         relay,
         "the relay leaves rows behind",
     )
-
-
-def resident_mb(pid: int) -> float:
-    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
-        if line.startswith("VmRSS:"):
-            return int(line.split()[1]) / 1024
-    raise ProcessLookupError(pid)

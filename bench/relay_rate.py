@@ -16,25 +16,29 @@ from bench.arrivals import take_all
 from bench.blast import Blast
 from bench.broker import declare_queue, delete_queue
 from bench.figures import Figures, ratio_of_medians, rounded
+from bench.machine import cpu_seconds
 from bench.scale import Scale
 from bench.stage import OutboxDatabase, Stage, wait_until
 from bench.traffic import fill
 from outbox.embedded.process import ServerProcess
 
 QUEUE = "bench-relay"
-WARM_UP_ROWS = 5_000
+WARM_UP_ROWS = 2_000
 
 
 def measure(stage: Stage, scale: Scale, figures: Figures) -> None:
     url = stage.rabbitmq.url
     ours: list[float] = []
     limit: list[float] = []
+    cpu: list[float] = []
     declare_queue(url, QUEUE)
     with stage.outbox() as database, stage.relay(database) as relay:
         _drain(stage, database, relay, WARM_UP_ROWS)
         _blast(url, WARM_UP_ROWS)
         for _ in range(scale.rounds):
+            before = cpu_seconds(relay.pid)
             ours.append(_drain(stage, database, relay, scale.relay_rows))
+            cpu.append((cpu_seconds(relay.pid) - before) / scale.relay_rows * 1e6)
             limit.append(_blast(url, scale.relay_rows))
     delete_queue(url, QUEUE)
     figures.put("relay_vs_broker_limit", ratio_of_medians(ours, limit))
@@ -42,6 +46,7 @@ def measure(stage: Stage, scale: Scale, figures: Figures) -> None:
         "rows": scale.relay_rows,
         "relay_messages_per_second": rounded(ours),
         "broker_limit_messages_per_second": rounded(limit),
+        "relay_cpu_microseconds_per_message": rounded(cpu),
         "median_relay": round(median(ours)),
         "median_broker_limit": round(median(limit)),
     }

@@ -86,6 +86,7 @@ def test_a_second_signal_ends_the_relay_at_once(
     relay = stage.start_relay(proxy.through(rabbit.url), shutdown_timeout_seconds=60, send_timeout_seconds=25)
     stage.insert(queue)
     rabbit.get_all(queue, 1)
+    stage.wait_until_empty()
     proxy.blackhole()
     stage.insert(queue)
     wait_for(lambda: stage.slot_state()["behind_bytes"] > 0)

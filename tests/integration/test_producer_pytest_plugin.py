@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from producer import Outbox
-from producer.pytest_plugin import drain_outbox  # noqa: F401
 from tests.fixtures.database import Database
 
 APPLICATION_TEST = """
@@ -21,7 +20,7 @@ def test_recorded(outbox, assert_event_published, assert_task_sent, drain_outbox
 """
 
 
-def test_a_real_table_is_drained_in_the_callers_transaction(database: Database, drain_outbox: Any) -> None:  # noqa: F811
+def test_a_real_table_is_drained_in_the_callers_transaction(database: Database, drain_outbox: Any) -> None:
     with database.connect(autocommit=False) as connection:
         Outbox("shop").publish(connection, "a", {"n": 1}, deliver_after=60)
         Outbox("shop").publish(connection, "b", b"\x00")
@@ -33,10 +32,10 @@ def test_a_real_table_is_drained_in_the_callers_transaction(database: Database, 
         assert drain_outbox(connection) == []
 
 
-def test_the_plugin_works_in_a_run_of_its_own(tmp_path: Path) -> None:
+def test_the_installed_plugin_works_in_any_run_of_pytest(tmp_path: Path) -> None:
     (tmp_path / "test_application.py").write_text(APPLICATION_TEST)
     run = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "producer.pytest_plugin", "-p", "no:cacheprovider", str(tmp_path)],
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(tmp_path)],
         capture_output=True,
         text=True,
         cwd=tmp_path,

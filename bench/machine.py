@@ -1,0 +1,55 @@
+"""
+What the figures were measured on, and what a process takes from it, as Linux tells.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from bench.broker import open_connection
+from bench.stage import Stage
+
+
+def describe(stage: Stage) -> dict[str, Any]:
+    with open_connection(stage.rabbitmq.url) as connection:
+        rabbitmq = connection.server_properties.get("version")
+    return {
+        "processors": os.cpu_count(),
+        "processor": _processor(),
+        "system": platform.platform(),
+        "python": platform.python_version(),
+        "postgresql": stage.postgres.version,
+        "rabbitmq": rabbitmq,
+        "outrider": version("outrider"),
+        "load_at_start": load(),
+    }
+
+
+def load() -> float:
+    """The load of the last minute. More than nothing at the start: others were at work, and the figures are noisy."""
+    return round(os.getloadavg()[0], 2)
+
+
+def cpu_seconds(pid: int) -> float:
+    """What a process has used so far: it hardly depends on who else is at work."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def resident_mb(pid: int) -> float:
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith("VmRSS:"):
+            return int(line.split()[1]) / 1024
+    raise ProcessLookupError(pid)
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor()
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "unknown")
