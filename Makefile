@@ -59,5 +59,5 @@ faults: $(READY) ## Kill and cut everything while messages flow, and count them
 	@$(BIN)/python -m pytest --basetemp=.run/pytest tests/faults
 
 clean: ## Remove everything that the other targets made
-	rm -rf $(VENV) .run .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache build dist bench/latest.json
+	rm -rf $(VENV) .run .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache build dist bench/latest.json bench/venvs
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -20,6 +20,8 @@ from cdc_relay.pipeline import Delivered, Failed, HandOver, Settlement
 from outbox.store import Burial, Refusal, Store
 
 BATCH = 1000
+GATHER_SECONDS = 0.01
+"""How long rows are gathered for one statement: every commit of ours waits for the disk that the application's need."""
 UNSEEN_RETRY_SECONDS = 0.05
 
 
@@ -65,6 +67,8 @@ class Settler:
                 batch = self._unseen + self._inbox.take(BATCH)
                 if batch:
                     self._settle(batch)
+                if len(self._inbox) < BATCH and not self._ended:
+                    self._closing.wait(GATHER_SECONDS)
         except Exception as error:
             self._on_crash(error)
         finally:
