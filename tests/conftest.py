@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from pathlib import Path
 
+import hypothesis
 import pytest
 from _pytest.terminal import TerminalReporter
 
@@ -20,6 +21,12 @@ pytest_plugins = [
     "tests.fixtures.services",
     "tests.fixtures.stage",
 ]
+
+# A busy machine is slow, not wrong.
+hypothesis.settings.register_profile(
+    "any machine", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+)
+hypothesis.settings.load_profile("any machine")
 
 TIERS = ("unit", "integration", "acceptance", "faults")  # their markers are described in pyproject.toml
 HERE = Path(__file__).parent
