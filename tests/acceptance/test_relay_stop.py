@@ -5,7 +5,8 @@ from __future__ import annotations
 import signal
 import threading
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 from tests.fixtures.broker import Broker
 from tests.fixtures.proxy import FaultProxy
@@ -13,31 +14,36 @@ from tests.fixtures.servers import address_of
 from tests.fixtures.stage import Stage
 from tests.fixtures.waiting import wait_for
 
-MESSAGES = 4000
 
+@contextmanager
+def inserting(stage: Stage, queue: str) -> Iterator[list[str]]:
+    """Rows are committed all the time, in small transactions, until the block ends. Yields their event ids."""
+    event_ids: list[str] = []
+    done = threading.Event()
 
-def insert_in_background(stage: Stage, queue: str, event_ids: list[str]) -> threading.Thread:
     def insert() -> None:
         with stage.database.connect() as connection:
-            for _ in range(MESSAGES // 20):
-                event_ids.extend(stage.insert_with(connection, queue, 20))
+            while not done.wait(0.005):
+                event_ids.extend(stage.insert_with(connection, queue, 10))
 
     thread = threading.Thread(target=insert)
     thread.start()
-    return thread
+    try:
+        yield event_ids
+    finally:
+        done.set()
+        thread.join()
 
 
 def test_restarts_under_load_send_nothing_twice(stage: Stage, rabbit: Broker) -> None:
     queue = rabbit.declare_queue()
-    event_ids: list[str] = []
     relay = stage.start_relay(rabbit.url)
-    inserting = insert_in_background(stage, queue, event_ids)
-    for _ in range(2):
-        relay.wait_for_event("caught_up")
-        rabbit.wait_for_depth(queue, rabbit.depth(queue) + 1)
-        assert relay.stop() == 0
-        relay = stage.start_relay(rabbit.url)
-    inserting.join()
+    with inserting(stage, queue) as event_ids:
+        for _ in range(2):
+            relay.wait_for_event("caught_up")
+            rabbit.wait_for_depth(queue, rabbit.depth(queue) + 200)
+            assert relay.stop() == 0
+            relay = stage.start_relay(rabbit.url)
     stage.wait_until_empty(30)
     received = Counter(message.message_id for message in rabbit.take_what_is_there(queue))
     assert received == Counter(event_ids)
@@ -45,13 +51,11 @@ def test_restarts_under_load_send_nothing_twice(stage: Stage, rabbit: Broker) ->
 
 def test_sigkill_under_load_sends_again_at_most_what_was_not_settled(stage: Stage, rabbit: Broker) -> None:
     queue = rabbit.declare_queue()
-    event_ids: list[str] = []
     relay = stage.start_relay(rabbit.url, window_messages=500)
-    inserting = insert_in_background(stage, queue, event_ids)
-    rabbit.wait_for_depth(queue, 200)
-    relay.kill()
-    stage.start_relay(rabbit.url, window_messages=500)
-    inserting.join()
+    with inserting(stage, queue) as event_ids:
+        rabbit.wait_for_depth(queue, 200)
+        relay.kill()
+        stage.start_relay(rabbit.url, window_messages=500)
     stage.wait_until_empty(30)
     received = Counter(message.message_id for message in rabbit.take_what_is_there(queue))
     again = sum(count - 1 for count in received.values())
