@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from cdc_relay.relay import Relay
-from outbox.command import run, settings_flags, version_option
+from outbox.command import run, settings_flags, spare_the_collector, version_option
 from outbox.settings import RelaySettings, load_settings
 from outbox.shutdown import Shutdown
 from outbox.telemetry.service import Telemetry
@@ -28,6 +28,7 @@ def command(config: str | None, **flags: object) -> None:
     with Shutdown() as shutdown, Telemetry(settings, service="cdc-relay", label="relay") as telemetry:
         relay = Relay(settings, shutdown, telemetry)
         telemetry.serve(relay.status)
+        spare_the_collector()
         relay.run()
 
 

@@ -6,6 +6,7 @@ Exit status: 0 done, 1 the database or the broker said no, 2 wrong settings or u
 
 from __future__ import annotations
 
+import gc
 import sys
 from collections.abc import Callable, Iterable
 from typing import Any, TypeVar, get_args
@@ -49,6 +50,15 @@ def run(command: click.Command) -> None:
         sys.exit(error.exit_code)
     except (click.Abort, KeyboardInterrupt):
         sys.exit(130)
+
+
+def spare_the_collector() -> None:
+    """
+    Have Python look for reference cycles seldom. Messages are made and dropped by the thousand and hold none; looking
+    for some took a quarter of the relay's time.
+    """
+    gc.freeze()
+    gc.set_threshold(100_000, 50, 100)
 
 
 version_option = click.version_option(__version__, prog_name="outrider")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from outbox.command import run, settings_flags, version_option
+from outbox.command import run, settings_flags, spare_the_collector, version_option
 from outbox.settings import SchedulerSettings, load_settings
 from outbox.shutdown import Shutdown
 from outbox.telemetry.service import Telemetry
@@ -30,6 +30,7 @@ def command(config: str | None, once: bool, **flags: object) -> None:
     with Shutdown() as shutdown, Telemetry(settings, service="retry-scheduler", label="scheduler") as telemetry:
         scheduler = Scheduler(settings, shutdown, metrics=telemetry.metrics, health=telemetry.health)
         telemetry.serve(scheduler.status)
+        spare_the_collector()
         if once:
             scheduler.drain()
         else:
