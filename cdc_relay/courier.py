@@ -1,14 +1,20 @@
 """
-The courier: the thread that owns the broker connection.
+The courier: takes messages to the broker, and brings back what became of them. Nobody ever waits for it.
 
-Messages come in by `submit`, outcomes go out by the callback. Nobody waits for the courier: a slow broker slows nothing
-but itself.
+As long as all is well, everything happens on the caller's thread, by calls that do not wait: `submit` sends, `collect`
+brings outcomes, and `fileno` and `wants_write` tell a select() when to collect again. That spares every message two
+changes of threads.
 
-In a broker outage it first *holds* what it has, for `hold_seconds`, while it reconnects; then it *sheds*: `on_shed`
-says that nothing submitted so far is waited for, and every message that comes while the broker is away is answered with
-an outage at once. So the relay can leave the rows to the scheduler, and the WAL moves on. When the broker is back, the
-next message goes out at once. A broker that blocks its publishers (a memory or disk alarm) is an outage like any other,
-except that the connection is kept, to learn when it ends.
+What can take time is the business of the courier's own thread: connecting, declaring queues, finding out which message
+made the broker close a channel, and outages. It is handed the publisher with all that waits, and hands it back through
+`post`, an event on the caller's thread, when there is no trouble left. Messages that are submitted meanwhile go to its
+mailbox. So only one thread at a time knows the publisher, and there is no lock.
+
+In a broker outage the thread first *holds* what it has, for `hold_seconds`, while it reconnects; then it *sheds*:
+`on_shed` says that nothing submitted so far is waited for, and every message that comes while the broker is away is
+answered with an outage at once. So the relay can leave the rows to the scheduler, and the WAL moves on. When the broker
+is back, the next message goes out at once. A broker that blocks its publishers (a memory or disk alarm) is an outage
+like any other, except that the connection is kept, to learn when it ends.
 """
 
 from __future__ import annotations
@@ -16,7 +22,9 @@ from __future__ import annotations
 import select
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
 
 from cdc_relay.mailbox import Mailbox
 from outbox.backoff import reconnect_delay
@@ -37,7 +45,113 @@ LONGEST_RETRY_SECONDS = 2.0
 
 
 class Courier:
-    """Publishes on a thread of its own. Start it once, close it once."""
+    """Start it once, close it once. All methods are for one thread, the caller's."""
+
+    def __init__(
+        self,
+        publisher: Publisher,
+        *,
+        hold_seconds: float,
+        server_clock: Callable[[], int],
+        post: Callable[[Callable[[], None]], None],
+        on_outcomes: Callable[[list[Outcome]], None],
+        on_shed: Callable[[], None],
+    ) -> None:
+        """`post` has a function called on the caller's thread, in order; so are `on_outcomes` and `on_shed`."""
+        self._publisher = publisher
+        self._now = server_clock
+        self._on_outcomes = on_outcomes
+        self._queue: list[Message] = []
+        self._heartbeat_due = 0.0
+        self._trouble = Trouble(
+            publisher,
+            hold_seconds=hold_seconds,
+            server_clock=server_clock,
+            on_outcomes=lambda outcomes: post(partial(on_outcomes, outcomes)),
+            on_shed=lambda: post(on_shed),
+            on_end=lambda: post(self._take_back),
+            on_crash=lambda error: post(partial(_raise, error)),
+        )
+        self._in_trouble = True  # there is no connection yet
+
+    @property
+    def ever_connected(self) -> bool:
+        return self._trouble.ever_connected
+
+    @property
+    def shedding(self) -> Failure | None:
+        """Why messages are not sent but answered with an outage; None while they are sent or held."""
+        return self._trouble.shedding
+
+    def start(self) -> None:
+        self._trouble.start()
+
+    def submit(self, messages: Sequence[Message]) -> None:
+        """Send, now or as soon as possible; each message comes back once, through on_outcomes or on_shed."""
+        if self._in_trouble:
+            self._trouble.inbox.put(messages)
+        else:
+            self._queue += messages
+            with self._handing_over_trouble():
+                self._send()
+
+    def collect(self) -> None:
+        """Report what became of messages, and send what waits. Call it when select() says so, and once a second."""
+        if self._in_trouble:
+            return
+        with self._handing_over_trouble():
+            if time.monotonic() >= self._heartbeat_due:
+                self._heartbeat_due = time.monotonic() + TICK_SECONDS
+                self._publisher.heartbeat()
+            if outcomes := self._publisher.arrived():
+                self._on_outcomes(outcomes)
+            self._send()
+
+    def fileno(self) -> int | None:
+        """For select(); None while there is nothing to wait for."""
+        return None if self._in_trouble else self._publisher.fileno()
+
+    @property
+    def wants_write(self) -> bool:
+        return not self._in_trouble and self._publisher.wants_write
+
+    def close(self, timeout_seconds: float = 5.0) -> None:
+        """Stop at once: what has no outcome yet gets none."""
+        self._trouble.close(timeout_seconds)
+
+    def _send(self) -> None:
+        while self._queue and not self._publisher.wants_write:
+            batch = self._queue[:BATCH]
+            if not self._publisher.takes_at_once(batch):
+                break
+            del self._queue[: len(batch)]
+            self._publisher.publish(batch, self._now())
+
+    @contextmanager
+    def _handing_over_trouble(self) -> Iterator[None]:
+        publisher = self._publisher
+        outage: BrokerOutage | None = None
+        try:
+            yield
+        except BrokerOutage as error:
+            outage = error
+        unsendable = bool(self._queue) and not publisher.wants_write
+        if outage is not None or unsendable or publisher.troubled or publisher.blocked is not None:
+            self._in_trouble = True
+            self._trouble.begin(self._queue, outage)
+            self._queue = []
+
+    def _take_back(self) -> None:
+        """The thread has nothing left to do, unless something was submitted since it said so."""
+        if self._trouble.inbox:
+            self._trouble.begin([], None)
+        else:
+            self._in_trouble = False
+            self.collect()
+
+
+class Trouble:
+    """The thread that has the publisher while something can take time. It is in trouble from the start."""
 
     def __init__(
         self,
@@ -47,6 +161,7 @@ class Courier:
         server_clock: Callable[[], int],
         on_outcomes: Callable[[list[Outcome]], None],
         on_shed: Callable[[], None],
+        on_end: Callable[[], None],
         on_crash: Callable[[BaseException], None],
     ) -> None:
         self._publisher = publisher
@@ -54,29 +169,35 @@ class Courier:
         self._now = server_clock
         self._on_outcomes = on_outcomes
         self._on_shed = on_shed
+        self._on_end = on_end
         self._on_crash = on_crash
-        self._inbox: Mailbox[Message] = Mailbox()
         self._held: list[Message] = []
         self._outage: Failure | None = None
         self._outage_since = 0.0
         self._retry_at = 0.0
         self._retries = 0
+        self._begun = threading.Event()
+        self._begun.set()
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._run, name="courier", daemon=True)
+        self.inbox: Mailbox[Message] = Mailbox()
         self.ever_connected = False
         self.shedding: Failure | None = None
-        """Why messages are not sent but answered with an outage; None while they are sent or held."""
 
     def start(self) -> None:
         self._thread.start()
 
-    def submit(self, messages: Sequence[Message]) -> None:
-        self._inbox.put(messages)
+    def begin(self, messages: Sequence[Message], outage: BrokerOutage | None) -> None:
+        """Here is the publisher, and what is to be sent next. Not while the thread has it."""
+        self._held = self._publisher.take_unconfirmed() + self._held + list(messages)
+        if outage is not None:
+            self._suffer(outage)
+        self._begun.set()
 
-    def close(self, timeout_seconds: float = 5.0) -> None:
-        """Stop at once: what has no outcome yet gets none."""
+    def close(self, timeout_seconds: float) -> None:
         self._closing.set()
-        self._inbox.put(())
+        self._begun.set()
+        self.inbox.put(())
         if self._thread.is_alive():
             self._thread.join(timeout_seconds)
 
@@ -85,54 +206,55 @@ class Courier:
     def _run(self) -> None:
         try:
             while not self._closing.is_set():
-                self._turn()
+                self._begun.wait()
+                self._begun.clear()
+                while not self._closing.is_set() and self._turn():
+                    pass
+                if not self._closing.is_set():
+                    self._on_end()
         except Exception as error:
             self._on_crash(error)
         finally:
             self._publisher.close()
-            self._inbox.close()
+            self.inbox.close()
 
-    def _turn(self) -> None:
+    def _turn(self) -> bool:
+        """Do what can be done, and wait for more; whether trouble is left."""
         try:
             if self._publisher.connected or self._reconnect():
                 if self._closing.is_set():  # connecting takes its time: what is held is not ours to send any more
-                    return
+                    return True
                 if self._publisher.blocked is None:
                     self._recover()
                     self._send()
                 else:
                     self._suffer(BrokerOutage(f"the broker blocks its publishers: {self._publisher.blocked}"))
-                self._receive()
+                self._publisher.heartbeat()
+                if outcomes := self._publisher.collect(0):
+                    self._on_outcomes(outcomes)
         except BrokerOutage as error:
             self._held = self._publisher.take_unconfirmed() + self._held
             self._suffer(error)
         if self._outage is not None:
             self._hold_or_shed(self._outage)
-            if not self._publisher.connected:
-                self._wait(None)
+            self._wait()
+            return True
+        if self._held or self.inbox:
+            if self._publisher.wants_write:
+                self._wait()
+            return True
+        if self._publisher.troubled:
+            self._wait()
+            return True
+        return False
 
     def _send(self) -> None:
         """Hand over one batch, the oldest first."""
-        batch, self._held = self._held[:BATCH], self._held[BATCH:]
-        batch += self._inbox.take(BATCH - len(batch))
-        if batch:
-            self._publisher.publish(batch, self._now())
-
-    def _receive(self) -> None:
-        """Report what became of messages; wait for something to do, but never while there is."""
-        if self._report_outcomes():  # some are known as soon as they are sent, and no socket tells of them
-            return
-        socket = self._publisher.fileno()
-        if self._outage is not None or not (self._held or self._inbox):
-            self._wait(socket)
-        self._publisher.heartbeat()
-        self._report_outcomes()
-
-    def _report_outcomes(self) -> bool:
-        outcomes = self._publisher.collect(0)
-        if outcomes:
-            self._on_outcomes(outcomes)
-        return bool(outcomes)
+        if not self._publisher.wants_write:
+            batch, self._held = self._held[:BATCH], self._held[BATCH:]
+            batch += self.inbox.take(BATCH - len(batch))
+            if batch:
+                self._publisher.publish(batch, self._now())
 
     # -- outages ------------------------------------------------------------------------------------------------------
 
@@ -168,18 +290,25 @@ class Courier:
             self._on_shed()
             self._held = []
         self.shedding = outage
-        shed = self._inbox.take()
+        shed = self.inbox.take()
         if shed:
             self._on_outcomes([Outcome(message, outage) for message in shed])
 
-    def _wait(self, socket: int | None) -> None:
+    def _wait(self) -> None:
         """For the broker's word, new messages, the next attempt to connect, or the end of holding."""
-        sources: list[int | Mailbox[Message]] = [] if socket is None else [socket]
+        socket = self._publisher.fileno()
+        readable = [] if socket is None else [socket]
+        writable = [socket] if socket is not None and self._publisher.wants_write else []
         until = time.monotonic() + TICK_SECONDS
-        if self._outage is None or self.shedding is not None:
-            sources.append(self._inbox)  # not while holding: what has come stays there, and would end every wait
-        else:
+        if self._outage is not None and self.shedding is None:
+            # What has come while holding stays where it is, and would end every wait.
             until = min(until, self._outage_since + self._hold_seconds)
+        elif not writable:
+            readable.append(self.inbox.fileno())
         if self._outage is not None and socket is None:
             until = min(until, self._retry_at)
-        select.select(sources, [], [], max(0.0, until - time.monotonic()))
+        select.select(readable, writable, [], max(0.0, until - time.monotonic()))
+
+
+def _raise(error: BaseException) -> None:
+    raise error

@@ -1,10 +1,10 @@
 """
 One replication session: from START_REPLICATION to the first thing that goes wrong, or to a request to stop.
 
-This thread reads the stream, decides (`Pipeline`) and reports the confirmed position; the courier publishes and the
-settler settles, each on a thread of its own. It never waits for either, so PostgreSQL hears from it however slow the
-broker is. Whatever fails on the side of the database ends the session with a DatabaseError; the relay starts a new one,
-and no state is carried over: the table and the slot know everything.
+One thread reads the stream, decides (`Pipeline`), publishes through the courier and reports the confirmed position. It
+never waits for the broker, which is the courier's business, nor for the table, which is the settler's, so PostgreSQL
+hears from it however slow either is. Whatever fails on the side of the database ends the session with a DatabaseError;
+the relay starts a new one, and no state is carried over: the table and the slot know everything.
 """
 
 from __future__ import annotations
@@ -41,6 +41,9 @@ log = get_logger(__name__)
 
 READ_LIMIT = 500
 """Messages of the stream that are read in one turn: feedback and events are looked at in between."""
+
+LONGEST_WAIT_SECONDS = 0.5
+"""The broker wants a sign of life every few seconds, and a late confirm is to be noticed."""
 
 FORGET_BLOCKED_SECONDS = 30.0
 HAND_OVER_SECONDS = 5.0
@@ -94,9 +97,9 @@ class Session:
             publisher,
             hold_seconds=settings.hold_seconds,
             server_clock=self._clock.now,
-            on_outcomes=lambda outcomes: self._events.put([partial(self._resolved, outcomes)]),
-            on_shed=lambda: self._events.put([self._pipeline.abandon]),
-            on_crash=lambda error: self._events.put([partial(self._crashed, error)]),
+            post=lambda event: self._events.put([event]),
+            on_outcomes=self._resolved,
+            on_shed=self._pipeline.abandon,
         )
         self._settler = Settler(
             settling,
@@ -127,9 +130,9 @@ class Session:
 
     def _turn(self) -> None:
         room = self._pipeline.window.room
-        self._wait(reading=room > 0)
+        arrived = self._wait(self._status_due, reading=room > 0)
         self._handle_events()
-        if room:
+        if arrived:
             self._read(min(room, READ_LIMIT))
         self._hand_out_work()
         self._feed_back()
@@ -139,19 +142,25 @@ class Session:
         if self._must_reach_broker:
             self._give_up_without_broker()
 
-    def _wait(self, *, reading: bool) -> None:
-        if self._events or (reading and self._stream.has_more):
-            return
-        sources: list[SupportsFileno] = [self._events, self._shutdown]
+    def _wait(self, deadline: float, *, reading: bool) -> bool:
+        """For anything to do; whether the stream has something, if that was asked for."""
+        has_more = reading and self._stream.has_more
+        readable: list[SupportsFileno | int] = [self._events, self._shutdown]
+        writable: list[SupportsFileno | int] = [self._stream] if self._stream.wants_write else []
         if reading:
-            sources.append(self._stream)
-        writers = [self._stream] if self._stream.wants_write else []
-        timeout = max(0.0, self._status_due - time.monotonic())
-        select.select(sources, writers, [], timeout)
+            readable.append(self._stream)
+        if (broker := self._courier.fileno()) is not None:
+            readable.append(broker)
+            if self._courier.wants_write:
+                writable.append(broker)
+        left = min(deadline - time.monotonic(), LONGEST_WAIT_SECONDS)
+        ready, _, _ = select.select(readable, writable, [], 0.0 if has_more or self._events else max(0.0, left))
+        return has_more or self._stream in ready
 
     def _handle_events(self) -> None:
         for event in self._events.take():
             event()
+        self._courier.collect()
 
     def _hand_out_work(self) -> None:
         if messages := self._pipeline.take_publish():
@@ -271,7 +280,7 @@ class Session:
     def _settle_until(self, deadline: float) -> None:
         self._hand_out_work()
         while len(self._pipeline.window) and time.monotonic() < deadline:
-            self._events.wait(min(0.5, max(0.0, deadline - time.monotonic())))
+            self._wait(deadline, reading=False)
             self._handle_events()
             self._hand_out_work()
             self._feed_back()

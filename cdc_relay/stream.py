@@ -40,8 +40,9 @@ _UNDEFINED_OBJECT: Final = "42704"
 
 # TLS and GSSAPI keep up to one decrypted record (16 kB) to themselves, and libpq takes at least 8 kB of it at a time:
 # the rest of one record and both halves of the next make three readings, and only after these will whatever is still
-# missing make the socket readable.
+# missing make the socket readable. A plain socket is readable for as long as it has something.
 _READINGS_IN_VAIN: Final = 3
+_READINGS_IN_VAIN_UNENCRYPTED: Final = 1
 
 
 # Named tuples, because there is one per message and a frozen dataclass takes three times as long to make.
@@ -75,6 +76,8 @@ class ReplicationStream:
         self._streaming = False
         self._unsent: tuple[Lsn, Lsn, bool] | None = None
         self._unflushed = False
+        encrypted = self._pgconn.ssl_in_use or self._pgconn.used_gssapi
+        self._readings_in_vain = _READINGS_IN_VAIN if encrypted else _READINGS_IN_VAIN_UNENCRYPTED
         self.has_more = False
         self.last_heard = time.monotonic()
 
@@ -152,7 +155,7 @@ class ReplicationStream:
                         break
                 elif size < 0:
                     raise self._end_of_stream()
-                elif readings_in_vain == _READINGS_IN_VAIN:
+                elif readings_in_vain == self._readings_in_vain:
                     break
                 else:
                     readings_in_vain += 1

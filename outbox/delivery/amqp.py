@@ -59,7 +59,7 @@ class AmqpPublisher:
         self._fast: PublishChannel | None = None
         self._careful: PublishChannel | None = None
         self._waiting: deque[Envelope] = deque()  # for the careful channel
-        self._was_blocked = False
+        self._was_held_up = False
         self._declarer = AmqpDeclarer()
         self._refused_exchanges: set[str] = set()
         self._suspects: set[int] = set()
@@ -86,7 +86,7 @@ class AmqpPublisher:
             raise outage(error, address_of(client), connecting=True) from error
         self._link = link
         self._loss = None
-        self._was_blocked = False
+        self._was_held_up = False
 
     @property
     def connected(self) -> bool:
@@ -97,17 +97,17 @@ class AmqpPublisher:
         if link is None or link.blocked is not None:
             self._unconfirmed.extend(messages)
             raise self._unusable()
-        taken = 0
+        taken = unflushed_bytes = 0
         try:
             refusals = self._declarer.declare_for(link, messages)
             for message in messages:
                 self._enqueue(link, message, now, refusals)
                 taken += 1
-                if link.buffered_bytes > FLUSH_BYTES:
+                unflushed_bytes += len(message.payload)
+                if unflushed_bytes > FLUSH_BYTES:
                     self._flush(link)
+                    unflushed_bytes = 0
             self._flush(link)
-            while self._send_careful(link):
-                link.read()
         except Exception as error:
             raise self._lose(error, messages[taken:]) from error
 
@@ -117,16 +117,11 @@ class AmqpPublisher:
                 self._advance(link)
                 deadline = monotonic() + timeout_seconds
                 while not self._outcomes and self._unanswered() and (left := deadline - monotonic()) > 0:
-                    link.wait_readable(min(left, WAIT_SLICE_SECONDS))
+                    link.wait(min(left, WAIT_SLICE_SECONDS))
                     self._advance(link)
             except Exception as error:
                 self._lose(error)
-        if self._outcomes:
-            outcomes, self._outcomes = self._outcomes, []
-            return outcomes
-        if self._link is None:
-            raise self._unusable()
-        return []
+        return self._hand_out()
 
     def take_unconfirmed(self) -> list[Message]:
         unconfirmed, self._unconfirmed = self._unconfirmed, []
@@ -138,6 +133,37 @@ class AmqpPublisher:
 
     def fileno(self) -> int | None:
         return self._link.fileno() if self._link is not None else None
+
+    def takes_at_once(self, messages: Sequence[Message]) -> bool:
+        link, fast = self._link, self._fast
+        return (
+            link is not None
+            and link.blocked is None
+            and fast is not None
+            and not self.troubled
+            and not self._suspects
+            and self._declarer.has_declared(messages)
+            and not any(
+                message.exchange in self._refused_exchanges or fast.holds(message.event_id) for message in messages
+            )
+        )
+
+    def arrived(self) -> list[Outcome]:
+        if (link := self._link) is not None:
+            try:
+                self._take_arrived(link)
+            except Exception as error:
+                self._lose(error)
+        return self._hand_out()
+
+    @property
+    def troubled(self) -> bool:
+        channels = (self._fast, self._careful)
+        return bool(self._waiting) or any(channel is not None and channel.closed_with for channel in channels)
+
+    @property
+    def wants_write(self) -> bool:
+        return self._link is not None and self._link.wants_write
 
     def heartbeat(self) -> None:
         if (link := self._link) is None:
@@ -218,10 +244,22 @@ class AmqpPublisher:
 
     def _advance(self, link: Link) -> None:
         """Take what arrived, mend what broke, and send what waits, until none of these leads to another."""
-        link.read()
+        self._take_arrived(link)
         while self._mend_fast(link) or self._mend_careful() or self._send_careful(link):
             link.read()  # opening a channel reads ahead: without this, frames would wait unseen behind the socket
+
+    def _take_arrived(self, link: Link) -> None:
+        link.flush()
+        link.read()
         self._check_lateness(link)
+
+    def _hand_out(self) -> list[Outcome]:
+        if self._outcomes:
+            outcomes, self._outcomes = self._outcomes, []
+            return outcomes
+        if self._link is None:
+            raise self._unusable()
+        return []
 
     def _mend_fast(self, link: Link) -> bool:
         channel = self._fast
@@ -268,14 +306,19 @@ class AmqpPublisher:
                 self._suspects.clear()  # those that are left went another way
 
     def _check_lateness(self, link: Link) -> None:
-        blocked = link.blocked is not None
+        """A message is late when the broker could have answered it and did not, or when its bytes do not move."""
         channels = [channel for channel in (self._fast, self._careful) if channel is not None]
-        if self._was_blocked and not blocked:
+        blocked = link.blocked is not None
+        held_up = blocked or link.wants_write
+        if self._was_held_up and not held_up:
             for channel in channels:
                 channel.restart_clock()
-        self._was_blocked = blocked
-        if not blocked and any(channel.oldest_seconds() > self._send_timeout_seconds for channel in channels):
-            raise outage("Timeout", f"no confirmation within {self._send_timeout_seconds:g} s")
+        self._was_held_up = held_up
+        limit = self._send_timeout_seconds
+        if not blocked and link.stuck_seconds() > limit:
+            raise outage("Timeout", f"the broker has read nothing for {limit:g} s")
+        if not held_up and any(channel.oldest_seconds() > limit for channel in channels):
+            raise outage("Timeout", f"no confirmation within {limit:g} s")
 
     def _lose(self, error: Exception, never_sent: Sequence[Message] = ()) -> BrokerOutage:
         """Give the connection up. What has no answer is unconfirmed, unless a single message is the evident cause."""

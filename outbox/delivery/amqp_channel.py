@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from itertools import takewhile
+from struct import Struct
 from time import monotonic
 from typing import Any, NamedTuple
 
@@ -20,7 +21,12 @@ from outbox.delivery.amqp_link import Link
 from outbox.failures import Failure, failure, outage
 from outbox.message import Message
 
-METHOD_FRAME = 1
+FRAME_OVERHEAD = 8  # type, channel and size in front of a frame's payload, the end mark behind it
+_METHOD_FRAME, _HEADER_FRAME, _BODY_FRAME = 1, 2, 3
+_FRAME_END = b"\xce"
+_METHOD = Struct(">BHIHH")  # frame type, channel, size, class and number of the method
+_HEADER = Struct(">cBHIHHQ")  # the end of the frame before, frame type, channel, size, class, weight, size of the body
+_BODY = Struct(">cBHI")  # the end of the frame before, frame type, channel, size
 
 
 class Envelope(NamedTuple):
@@ -34,17 +40,24 @@ class Envelope(NamedTuple):
     properties: bytes
 
 
-class _Content:
-    """What py-amqp's frame writer takes for a message: the properties are encoded already."""
-
-    __slots__ = ("_properties", "body")
-
-    def __init__(self, properties: bytes, body: bytes) -> None:
-        self._properties = properties
-        self.body = body
-
-    def _serialize_properties(self) -> bytes:
-        return self._properties
+def frames_of(channel: int, envelope: Envelope, frame_max: int) -> list[bytes]:
+    """
+    The frames of a message, in pieces to be joined. py-amqp's frame writer makes the same of it, in twice the time.
+    """
+    arguments, properties, body = envelope.arguments, envelope.properties, envelope.message.payload
+    class_id, method_id = spec.Basic.Publish
+    pieces = [
+        _METHOD.pack(_METHOD_FRAME, channel, 4 + len(arguments), class_id, method_id),
+        arguments,
+        _HEADER.pack(_FRAME_END, _HEADER_FRAME, channel, 12 + len(properties), class_id, 0, len(body)),
+        properties,
+    ]
+    room = frame_max - FRAME_OVERHEAD
+    for start in range(0, len(body), room):
+        piece = body[start : start + room]
+        pieces += (_BODY.pack(_FRAME_END, _BODY_FRAME, channel, len(piece)), piece)
+    pieces.append(_FRAME_END)
+    return pieces
 
 
 class PublishChannel:
@@ -77,14 +90,8 @@ class PublishChannel:
         return self._channel.closed_with
 
     def send(self, envelope: Envelope) -> None:
-        """Put the message into the link's buffer."""
-        self._link.frame(
-            METHOD_FRAME,
-            self._number,
-            spec.Basic.Publish,
-            envelope.arguments,
-            _Content(envelope.properties, envelope.message.payload),
-        )
+        """Put the message into the link's buffer: basic.publish, its properties, its body."""
+        self._link.put(*frames_of(self._number, envelope, self._link.frame_max))
         self._last_tag = tag = self._last_tag + 1
         self._in_flight[tag] = envelope
         self._tags[envelope.message_id] = tag

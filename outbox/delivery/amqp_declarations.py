@@ -40,6 +40,10 @@ class AmqpDeclarer:
                 refusals[text] = refusal
         return refusals
 
+    def has_declared(self, messages: Iterable[Message]) -> bool:
+        """Whether all that these want is declared on this connection."""
+        return all(message.declarations in self._declared for message in messages if message.declarations)
+
     def forget(self, text: str | bytes) -> None:
         """The broker lost it (a queue was deleted): declare it again next time."""
         self._declared.forget(text)

@@ -3,11 +3,13 @@ Link: one live AMQP connection. Frames in, frames out; it knows nothing of messa
 
 py-amqp does the protocol. What is different here is when bytes move:
 
-- outgoing frames gather in a buffer (`frame`) and leave in one socket write (`flush`);
-- incoming frames are read as far as they have arrived (`read`), without blocking and in large pieces, where py-amqp
-  asks the socket three times for each frame. After `read` no complete frame is left in any buffer, neither py-amqp's
-  nor TLS's, so that waiting for the socket to become readable misses nothing;
-- everything that waits is bounded by the socket's timeout.
+- the socket never blocks;
+- outgoing frames gather in a buffer (`put`) and leave in one socket write (`flush`), as far as the socket takes them:
+  the rest leaves later, and in front of whatever py-amqp sends of its own;
+- incoming frames are read as far as they have arrived (`read`), in large pieces, where py-amqp asks the socket three
+  times for each frame. After `read` no complete frame is left in any buffer, neither py-amqp's nor TLS's, so that
+  waiting for the socket to become readable misses nothing;
+- where py-amqp itself waits for an answer or for room, the wait is bounded (`limit_waits`).
 
 A channel that the broker closes is not reopened in the middle of reading, as py-amqp would: `ConfirmChannel` notes the
 reason, and its owner acts on it later. So dispatching a frame of such a channel does no I/O.
@@ -19,13 +21,14 @@ from __future__ import annotations
 
 import select
 import ssl
+from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
+from time import monotonic
 from typing import Any
 
 from amqp import spec
 from amqp.exceptions import ChannelError, ConnectionError, ConnectionForced, error_for_code
-from amqp.method_framing import frame_writer
 from amqp.serialization import loads
 from kombu.transport import pyamqp
 
@@ -34,6 +37,7 @@ from outbox.failures import outage
 # py-amqp slices its buffer for every frame: larger pieces would cost more in copies than they save in calls.
 READ_BYTES = 4096
 CLOSE_SECONDS = 1.0
+_NOT_NOW = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 
 
 class ConfirmChannel(pyamqp.Channel):  # type: ignore[misc]  # untyped
@@ -75,14 +79,6 @@ class _Connection(pyamqp.Connection):  # type: ignore[misc]  # untyped
             super().dispatch_method(method_sig, payload, content)
 
 
-class _Buffer:
-    """What the frame writer takes for a transport."""
-
-    def __init__(self) -> None:
-        self.data = bytearray()
-        self.write = self.data.extend
-
-
 class Link:
     """A connection that is open from the start, and useless after the first exception."""
 
@@ -95,18 +91,20 @@ class Link:
         self._transport = self._connection.transport
         self._dispatch: Callable[[Any], Any] = self._connection.on_inbound_frame
         self._socket = self._transport.sock
-        self.limit_waits(client.connect_timeout)
+        self._socket.settimeout(0)
+        self._over_tls = isinstance(self._socket, ssl.SSLSocket)
         self._transport._quick_recv = self._receive
-        self._poll = select.poll()
-        self._poll.register(self._socket, select.POLLIN)
-        self._buffer = _Buffer()
-        self.frame: Callable[..., None] = frame_writer(self._connection, self._buffer)
-        """Write a method, with its content if any, to the buffer; the arguments are those of py-amqp's frame writer."""
+        self._transport._write = self._write_all
+        self._timeout_seconds: float = client.connect_timeout
+        self._may_wait = True
+        self._emptied = False
+        self._buffer: list[bytes] = []
+        self._unsent: deque[memoryview] = deque()
+        self._last_sent = monotonic()
 
     def limit_waits(self, timeout_seconds: float) -> None:
-        """How long a single write or a wait for an answer may take; the connect timeout at first."""
+        """How long py-amqp may wait for an answer, or to get rid of something; the connect timeout at first."""
         self._timeout_seconds = timeout_seconds
-        self._socket.settimeout(timeout_seconds)
 
     @property
     def blocked(self) -> str | None:
@@ -118,27 +116,44 @@ class Link:
         size: int = self._connection.frame_max
         return size
 
-    @property
-    def buffered_bytes(self) -> int:
-        return len(self._buffer.data)
-
     def fileno(self) -> int:
         number: int = self._socket.fileno()
         return number
 
+    def put(self, *frames: bytes) -> None:
+        """Frames, or pieces of them, that leave with the next flush."""
+        self._buffer += frames
+
     def flush(self) -> None:
-        """Write what is buffered."""
-        data = self._buffer.data
-        if data:
-            self._transport.write(memoryview(bytes(data)))
-            data.clear()
+        """Write what is buffered, as far as the socket takes it."""
+        unsent = self._unsent
+        if self._buffer:
+            if not unsent:
+                self._last_sent = monotonic()
+            unsent.append(memoryview(b"".join(self._buffer)))
+            self._buffer.clear()
+        with suppress(*_NOT_NOW):
+            while unsent:
+                unsent[0] = unsent[0][self._socket.send(unsent[0]) :]
+                if not unsent[0]:
+                    unsent.popleft()
+                self._last_sent = monotonic()
+
+    @property
+    def wants_write(self) -> bool:
+        """Whether something waits for the socket to become writable; then call `flush`."""
+        return bool(self._unsent)
+
+    def stuck_seconds(self) -> float:
+        """For how long the socket has taken nothing of what is unsent."""
+        return monotonic() - self._last_sent if self._unsent else 0.0
 
     def read(self) -> None:
         """Dispatch every frame that has arrived. What came before a loss is dispatched before the loss is raised."""
         frames = []
         loss: Exception | None = None
         read_frame = self._transport.read_frame
-        self._socket.settimeout(0)
+        self._may_wait = self._emptied = False
         try:
             while True:
                 frames.append(read_frame())
@@ -146,14 +161,15 @@ class Link:
             pass
         except Exception as error:
             loss = error
-        self._socket.settimeout(self._timeout_seconds)
+        self._may_wait, self._emptied = True, False
         for frame in frames:
             self._dispatch(frame)
         if loss is not None:
             raise loss
 
-    def wait_readable(self, timeout_seconds: float) -> bool:
-        return bool(self._poll.poll(timeout_seconds * 1000))
+    def wait(self, timeout_seconds: float) -> None:
+        """Until something arrives, or what is unsent can be sent."""
+        self._poll(select.POLLIN | (select.POLLOUT if self._unsent else 0), timeout_seconds)
 
     def open_confirm_channel(self) -> ConfirmChannel:
         channel = ConfirmChannel(self._connection)
@@ -171,9 +187,8 @@ class Link:
         channel.collect()
 
     def heartbeat(self) -> None:
-        # The heartbeat of a blocked connection can find the send buffer full: the broker does not read, nor does it
-        # expect heartbeats then.
-        if self.blocked is None or self._is_writable():
+        # A blocked broker does not read, nor does it expect heartbeats; and what waits to be sent is as good as one.
+        if self.blocked is None and not self._unsent:
             try:
                 self._connection.heartbeat_tick()
             except ConnectionForced as error:
@@ -183,21 +198,19 @@ class Link:
         """Take leave of the broker if it listens. Never raises."""
         with suppress(Exception):
             if self.blocked is None:
-                self._socket.settimeout(CLOSE_SECONDS)
+                self._timeout_seconds = CLOSE_SECONDS
                 self._connection.close()
         self.abandon()
 
     def abandon(self) -> None:
         """Close the socket. Never raises."""
         with suppress(Exception):
-            self._socket.settimeout(CLOSE_SECONDS)  # TLS says goodbye on the way
-        with suppress(Exception):
             self._connection.collect()
 
-    def _is_writable(self) -> bool:
+    def _poll(self, events: int, timeout_seconds: float) -> bool:
         poll = select.poll()
-        poll.register(self._socket, select.POLLOUT)
-        return bool(poll.poll(0))
+        poll.register(self._socket, events)
+        return bool(poll.poll(timeout_seconds * 1000))
 
     def _receive(self, size: int) -> bytes:
         """
@@ -205,8 +218,26 @@ class Link:
 
         "Nothing there" becomes TimeoutError, on which py-amqp puts a torn frame back; on EAGAIN it would spin.
         """
-        try:
-            data: bytes = self._socket.recv(max(size, READ_BYTES))
-        except (BlockingIOError, ssl.SSLWantReadError):
-            raise TimeoutError("no answer in time") from None
-        return data
+        deadline = monotonic() + self._timeout_seconds if self._may_wait else 0.0
+        size = max(size, READ_BYTES)
+        while not self._emptied:
+            try:
+                data: bytes = self._socket.recv(size)
+            except _NOT_NOW:
+                if not self._may_wait or not self._poll(select.POLLIN, max(0.0, deadline - monotonic())):
+                    break
+            else:
+                # Less than asked for means that there is no more. TLS hands out record by record.
+                self._emptied = not self._may_wait and not self._over_tls and 0 < len(data) < size
+                return data
+        raise TimeoutError("no answer in time")
+
+    def _write_all(self, data: bytes) -> None:
+        """In place of `socket.sendall`, for what py-amqp sends of its own, which must not overtake what is unsent."""
+        self.put(bytes(data))
+        deadline = monotonic() + self._timeout_seconds
+        self.flush()
+        while self._unsent:
+            if not self._poll(select.POLLOUT, max(0.0, deadline - monotonic())):
+                raise TimeoutError("the broker does not read")
+            self.flush()

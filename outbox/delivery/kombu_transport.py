@@ -94,6 +94,20 @@ class KombuPublisher:
     def fileno(self) -> int | None:
         return None
 
+    def takes_at_once(self, messages: Sequence[Message]) -> bool:  # noqa: ARG002 - the protocol's signature
+        return False  # every publish waits for the network
+
+    def arrived(self) -> list[Outcome]:
+        return self.collect(0)
+
+    @property
+    def troubled(self) -> bool:
+        return False
+
+    @property
+    def wants_write(self) -> bool:
+        return False
+
     def heartbeat(self) -> None:
         if self._channel is None:
             raise self._unusable()

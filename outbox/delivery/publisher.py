@@ -74,6 +74,23 @@ class Publisher(Protocol):
     def fileno(self) -> int | None:
         """For select(): readable means call `collect(0)`. None: not connected, or a transport that answers at once."""
 
+    # For callers that must never wait. While nothing is troubled: publish what `takes_at_once` allows, call `arrived`
+    # when `fileno` is readable (or writable, if `wants_write`), and once a second in any case.
+
+    def takes_at_once(self, messages: Sequence[Message]) -> bool:
+        """Whether `publish` of these would wait for nothing, the network included."""
+
+    def arrived(self) -> list[Outcome]:
+        """As `collect(0)`, but what takes time is left undone: see `troubled`."""
+
+    @property
+    def troubled(self) -> bool:
+        """Whether something is to be mended that takes time: call `collect` until it is not."""
+
+    @property
+    def wants_write(self) -> bool:
+        """Whether something waits for the network to take it. What is published meanwhile piles up in memory."""
+
     def heartbeat(self) -> None:
         """Call about once a second, and `collect(0)` after it. Raises BrokerOutage when the broker went silent."""
 

@@ -60,7 +60,7 @@ class Stage:
     def pending(self) -> int:
         return int(query(self.connection, "SELECT count(*) FROM outbox")[0])
 
-    def wait_until_empty(self, deadline_seconds: float = 30.0) -> None:
+    def wait_until_empty(self, deadline_seconds: float = 60.0) -> None:
         wait_for(lambda: self.pending() == 0, deadline_seconds=deadline_seconds, message="rows stay in the outbox")
 
     def delivered(self) -> list[int]:
@@ -230,7 +230,7 @@ def test_sigterm_releases_at_once_what_was_not_sent_and_defers_what_got_no_answe
     stage: Stage, proxy: FaultProxy
 ) -> None:
     scheduler = stage.start_and_wait(
-        broker_url=proxy.through(stage.rabbit.url), shutdown_timeout_seconds=2, lease_seconds=60
+        broker_url=proxy.through(stage.rabbit.url), shutdown_timeout_seconds=20, lease_seconds=60
     )
     proxy.blackhole("to_client")
     first, *behind = stage.insert(10, ordering_key="k")
@@ -238,7 +238,7 @@ def test_sigterm_releases_at_once_what_was_not_sent_and_defers_what_got_no_answe
     wait_for(lambda: query(stage.connection, claimed) == [10], message="the rows are not claimed")
     scheduler.signal(signal.SIGTERM)
     due = "SELECT id FROM outbox WHERE claimed_by IS NULL AND next_attempt_at <= clock_timestamp() ORDER BY id"
-    wait_for(lambda: query(stage.connection, due) == behind, deadline_seconds=1.5, message="the rows are not released")
+    wait_for(lambda: query(stage.connection, due) == behind, deadline_seconds=15, message="the rows are not released")
     assert scheduler.is_running  # it waits for the answer to the first
     assert scheduler.wait() == 0
     waits = "SELECT claimed_by, attempts, next_attempt_at > clock_timestamp() FROM outbox WHERE id = %s"
@@ -285,7 +285,7 @@ def test_it_is_a_polling_outbox_where_there_is_no_relay(stage: Stage) -> None:
         stage.connection.execute(
             "INSERT INTO outbox (event_type, routing_key, payload) VALUES ('e', %s, %s)", [stage.queue, b"%d" % number]
         )
-        wait_for(lambda: stage.pending() == 0, deadline_seconds=5, message="the message was not delivered")
+        wait_for(lambda: stage.pending() == 0, message="the message was not delivered")
     assert [each.body for each in stage.rabbit.take_what_is_there(stage.queue)] == [b"0", b"1", b"2"]
 
 
