@@ -13,7 +13,18 @@ from pathlib import Path
 import click
 from rich.console import Console
 
-from bench import bulk_enqueue, claim_cost, decode, latency, outage, peer_enqueue, peer_rate, relay_memory, relay_rate
+from bench import (
+    bulk_enqueue,
+    claim_cost,
+    decode,
+    latency,
+    outage,
+    peer_enqueue,
+    peer_rate,
+    relay_memory,
+    relay_rate,
+    worker_rate,
+)
 from bench.figures import Figures
 from bench.machine import describe, load
 from bench.scale import FULL, QUICK, Scale
@@ -34,6 +45,7 @@ MEASUREMENTS: dict[str, tuple[Measure, tuple[str, ...]]] = {
     "peer-enqueue": (peer_enqueue.measure, ("enqueue_vs_django_celery_outbox",)),
     "peer-rate": (peer_rate.measure, ("relay_vs_django_celery_outbox", "scheduler_vs_django_celery_outbox")),
     "outage": (outage.measure, ("slot_retained_mb_during_outage",)),
+    "worker": (worker_rate.measure, ("worker_vs_raw_consume",)),
 }
 
 

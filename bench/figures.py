@@ -26,6 +26,7 @@ WANTED: Final[dict[str, tuple[Literal[">=", "<="], float]]] = {
     "claim_cost_1m_vs_10k": ("<=", 1.3),
     "relay_rss_growth_mb_1m_rows": ("<=", 64),
     "slot_retained_mb_during_outage": ("<=", 64),
+    "worker_vs_raw_consume": (">=", 0.5),
 }
 """Every key of the results, with what is wanted of it."""
 

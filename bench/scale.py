@@ -27,6 +27,7 @@ class Scale:
     scheduler_rows: int
     enqueue_calls: int
     decode_rows: int
+    worker_messages: int
 
 
 FULL = Scale(
@@ -46,6 +47,7 @@ FULL = Scale(
     scheduler_rows=50_000,
     enqueue_calls=2_000,
     decode_rows=200_000,
+    worker_messages=50_000,
 )
 
 QUICK = Scale(
@@ -65,4 +67,5 @@ QUICK = Scale(
     scheduler_rows=5_000,
     enqueue_calls=200,
     decode_rows=20_000,
+    worker_messages=5_000,
 )

@@ -26,7 +26,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 
-from cdc_relay.mailbox import Mailbox
+from outbox.mailbox import Mailbox
 from outbox.backoff import reconnect_delay
 from outbox.delivery.outcome import Outcome
 from outbox.delivery.publisher import Publisher

@@ -18,7 +18,7 @@ from typing import Protocol
 from cdc_relay.clock import ServerClock
 from cdc_relay.courier import Courier
 from cdc_relay.lsn import Lsn
-from cdc_relay.mailbox import Mailbox
+from outbox.mailbox import Mailbox
 from cdc_relay.pgoutput import Begin, Commit, Insert, Relation, decode
 from cdc_relay.pipeline import Pipeline, Settlement
 from cdc_relay.report import Report

@@ -15,7 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 
-from cdc_relay.mailbox import Mailbox
+from outbox.mailbox import Mailbox
 from cdc_relay.pipeline import Delivered, Failed, HandOver, Settlement
 from outbox.store import Burial, Refusal, Store
 

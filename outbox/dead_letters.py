@@ -1,46 +1,48 @@
 """
-Dead letters: replay them, discard them, look at them.
+Dead letters: replay them, discard them, look at them, group them by what went wrong.
 
 A message is replayed by one statement that moves it from outbox_dead_letter back into the outbox: same event_id, same
 content, no attempt spent, a new id (so it goes to the end of its ordering key). The relay then sends it like any new
 message, or the scheduler where there is no relay. Replaying twice is harmless: what is back in the outbox is no dead
 letter any more.
 
-Work is done in batches, each a transaction of its own: what a lost connection interrupts can simply be done again.
+Work is done in batches, each a transaction of its own: what a lost connection interrupts can simply be done again. No
+more than a batch is held in memory.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
+from itertools import islice
 from typing import NamedTuple
 
+from outbox.content import Content
+from outbox.fingerprint import fingerprint, pattern
+from outbox.pace import Pace
+from outbox.selection import MessageSelection
 from outbox.store import Store
 
 BATCH_SIZE = 1000
+MOST_GROUPS = 10_000
+REASONS = ("max attempts", "expired", "rejected", "undecodable")
+
+Progress = Callable[[int], None]
+"""Is told how many messages a batch was."""
 
 
-@dataclass(frozen=True, slots=True)
-class Selection:
-    """Which dead letters; conditions that are given must all hold. Without any: all of them."""
+@dataclass(frozen=True)
+class Selection(MessageSelection):
+    """Which dead letters; conditions that are given must all hold. Their age counts since they were buried."""
 
-    ids: Sequence[int] | None = None
-    event_type: str | None = None
-    """A glob: `*` and `?` stand for any characters, and any one."""
     reason: str | None = None
-    """max attempts, expired, rejected or undecodable."""
-    older_than_seconds: float | None = None
-    """Since they were buried."""
+    """One of REASONS."""
+    fingerprint: str | None = None
+    """Of one failure, as `groups` tells it."""
 
     def parameters(self) -> dict[str, object]:
-        seconds = self.older_than_seconds
-        return {
-            "ids": None if self.ids is None else list(self.ids),
-            "event_type": None if self.event_type is None else _like(self.event_type),
-            "reason": self.reason,
-            "older_than": None if seconds is None else timedelta(seconds=seconds),
-        }
+        return MessageSelection.parameters(self) | {"reason": self.reason}
 
 
 class Replayed(NamedTuple):
@@ -50,7 +52,7 @@ class Replayed(NamedTuple):
 
 
 class DeadLetter(NamedTuple):
-    """What operators see of one: not what the message says."""
+    """What operators see of one: not what the message says. In the order of `dead_columns`."""
 
     id: int
     event_id: str
@@ -64,26 +66,56 @@ class DeadLetter(NamedTuple):
     created_at: datetime
     died_at: datetime
 
+    @property
+    def fingerprint(self) -> str:
+        return fingerprint(self.reason, self.event_type, self.last_error)
 
-def replay(store: Store, selection: Selection, *, batch_size: int = BATCH_SIZE) -> Replayed:
-    """Put them back into the outbox, in their old order."""
-    parameters = selection.parameters()
-    up_to = store.newest_dead_letter()
-    after: int | None = 0
+
+class Group(NamedTuple):
+    """Dead letters of one fingerprint."""
+
+    fingerprint: str
+    messages: int
+    reason: str
+    event_type: str
+    error: str
+    """Without what differs from message to message."""
+    first_died_at: datetime
+    last_died_at: datetime
+    example_id: int
+    """The newest."""
+
+
+def replay(
+    store: Store,
+    selection: Selection,
+    *,
+    batch_size: int = BATCH_SIZE,
+    rate: float | None = None,
+    progress: Progress | None = None,
+) -> Replayed:
+    """Put them back into the outbox, in their old order; `rate` is how many a second at most."""
+    pace = Pace(rate)
     replayed = kept = 0
-    while after is not None:
-        looked_at, moved, after = store.replay_dead(parameters, after=after, up_to=up_to, batch_size=batch_size)
+    for ids in chosen(store, selection, batch_size=pace.batch_size(batch_size)):
+        found, moved = store.replay_dead(ids)
         replayed += moved
-        kept += looked_at - moved
+        kept += found - moved
+        if progress:
+            progress(len(ids))
+        pace.wait(moved)
     return Replayed(replayed, kept)
 
 
-def discard(store: Store, selection: Selection, *, batch_size: int = BATCH_SIZE) -> int:
+def discard(
+    store: Store, selection: Selection, *, batch_size: int = BATCH_SIZE, progress: Progress | None = None
+) -> int:
     """Delete them for good; returns how many."""
-    parameters = selection.parameters()
     discarded = 0
-    while gone := store.discard_dead(parameters, batch_size=batch_size):
-        discarded += gone
+    for ids in chosen(store, selection, batch_size=batch_size):
+        discarded += store.discard_dead(ids)
+        if progress:
+            progress(len(ids))
     return discarded
 
 
@@ -92,12 +124,77 @@ def purge(store: Store, *, older_than_seconds: float, event_type: str | None = N
     return discard(store, Selection(event_type=event_type, older_than_seconds=older_than_seconds))
 
 
+def count(store: Store, selection: Selection) -> int:
+    return sum(len(ids) for ids in chosen(store, selection))
+
+
+def chosen(store: Store, selection: Selection, *, batch_size: int = BATCH_SIZE) -> Iterator[list[int]]:
+    """The ids of the selected, ascending, in batches."""
+    for outlines in _walk(store, selection, batch_size):
+        ids = [
+            row_id
+            for row_id, reason, event_type, error, _ in outlines
+            if selection.fingerprint is None or selection.fingerprint == fingerprint(reason, event_type, error)
+        ]
+        if ids:
+            yield ids
+
+
 def browse(store: Store, selection: Selection, *, at_most: int = 50) -> list[DeadLetter]:
     """The newest of them, the newest first."""
-    return [DeadLetter._make(row) for row in store.dead_letters(selection.parameters(), at_most=at_most)]
+    return list(islice(newest_first(store, selection, batch_size=min(at_most, BATCH_SIZE)), at_most))
 
 
-def _like(glob: str) -> str:
-    """The LIKE pattern of a glob."""
-    escaped = glob.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_")
-    return escaped.replace("*", "%").replace("?", "_")
+def newest_first(store: Store, selection: Selection, *, batch_size: int = BATCH_SIZE) -> Iterator[DeadLetter]:
+    """All of them, the newest first, a page of the table at a time."""
+    parameters = selection.parameters()
+    before: tuple[datetime, int] | None = None
+    while rows := store.dead_letters(parameters, before=before, batch_size=batch_size):
+        for letter in map(DeadLetter._make, rows):
+            if selection.fingerprint is None or selection.fingerprint == letter.fingerprint:
+                yield letter
+        before = letter.died_at, letter.id
+
+
+def find(store: Store, selection: Selection) -> tuple[DeadLetter, Content] | None:
+    """The newest of them, whole."""
+    row = store.dead_letter(selection.parameters())
+    if row is None:
+        return None
+    width = len(DeadLetter._fields)
+    return DeadLetter._make(row[:width]), Content._make(row[width:])
+
+
+def groups(store: Store, selection: Selection) -> list[Group]:
+    """What went wrong, the most frequent first. Beyond MOST_GROUPS of them, the rest is one group without a name."""
+    found: dict[str, Group] = {}
+    for outlines in _walk(store, selection, BATCH_SIZE):
+        for row_id, reason, event_type, error, died_at in outlines:
+            name = fingerprint(reason, event_type, error)
+            if selection.fingerprint not in (None, name):
+                continue
+            if name not in found and len(found) >= MOST_GROUPS:
+                name = reason = event_type = ""
+                error = None
+            group = found.get(name)
+            if group is None:
+                found[name] = Group(name, 1, reason, event_type, pattern(error), died_at, died_at, row_id)
+            else:
+                found[name] = group._replace(
+                    messages=group.messages + 1,
+                    first_died_at=min(group.first_died_at, died_at),
+                    last_died_at=max(group.last_died_at, died_at),
+                    example_id=row_id,
+                )
+    return sorted(found.values(), key=lambda group: (-group.messages, group.fingerprint))
+
+
+def _walk(
+    store: Store, selection: Selection, batch_size: int
+) -> Iterator[list[tuple[int, str, str, str | None, datetime]]]:
+    """Outlines of the selected, by their ids, but for the fingerprint: that is the caller's to compare."""
+    parameters = selection.parameters()
+    after, up_to = 0, store.newest_dead_letter()
+    while rows := store.dead_outlines(parameters, after=after, up_to=up_to, batch_size=batch_size):
+        yield rows
+        after = rows[-1][0]

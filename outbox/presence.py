@@ -17,7 +17,7 @@ INTERVAL_SECONDS = 5.0
 
 
 class Presence:
-    def __init__(self, kind: Literal["relay", "scheduler"], name: str) -> None:
+    def __init__(self, kind: Literal["relay", "scheduler", "worker"], name: str) -> None:
         self._kind = kind
         self._name = name
 

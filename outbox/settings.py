@@ -15,6 +15,7 @@ import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
+from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, ValidationInfo, field_validator
 from pydantic_core import ErrorDetails
@@ -129,7 +130,38 @@ class ServiceSettings(DatabaseSettings):
     labelled_types: tuple[str, ...] = Field(
         default=(), description="globs of event types that get a label of their own in metrics; JSON array"
     )
+    statsd_address: str | None = Field(
+        default=None, description="host:port of a StatsD agent that gets the metrics over UDP; none: no StatsD"
+    )
+    statsd_flavor: Literal["plain", "dogstatsd"] = Field(
+        default="plain", description="how labels are sent to StatsD: as parts of the name, or as tags"
+    )
+    statsd_prefix: str = Field(
+        default="", max_length=100, pattern=r"^[A-Za-z0-9_.-]*$", description="what StatsD names begin with"
+    )
+    statsd_tags: tuple[Annotated[str, Field(max_length=200, pattern=r"^[^\s,|#]+$")], ...] = Field(
+        default=(), max_length=4, description='tags of every metric, such as ["env:prod"]; dogstatsd only; JSON array'
+    )
+    statsd_interval_seconds: PositiveSeconds = Field(default=10, description="how often metrics are sent to StatsD")
     sentry_dsn: SecretStr | None = Field(default=None, description="where unexpected errors are reported")
+
+    @field_validator("statsd_address")
+    @classmethod
+    def _must_be_host_and_port(cls, value: str | None) -> str | None:
+        if value is not None:
+            _split_address(value)
+        return value
+
+    @field_validator("statsd_tags")
+    @classmethod
+    def _only_dogstatsd_has_tags(cls, value: tuple[str, ...], info: ValidationInfo) -> tuple[str, ...]:
+        if value and info.data.get("statsd_flavor") == "plain":
+            raise ValueError("plain StatsD has no tags: set statsd_flavor to dogstatsd")
+        return value
+
+    @property
+    def statsd_target(self) -> tuple[str, int] | None:
+        return None if self.statsd_address is None else _split_address(self.statsd_address)
 
     @field_validator("reject_errors")
     @classmethod
@@ -183,6 +215,10 @@ class SchedulerSettings(ServiceSettings):
         default=None,
         description="how long the events of a stream are kept, all but its newest; none: for ever",
     )
+    inbox_retention_seconds: PositiveSeconds = Field(
+        default=14 * 86_400,
+        description="how long a consumer's inbox knows an event; longer than any message can come back",
+    )
 
     @field_validator("lease_seconds")
     @classmethod
@@ -191,6 +227,45 @@ class SchedulerSettings(ServiceSettings):
         if value <= info.data.get("send_timeout_seconds", 0):
             raise ValueError("must be longer than send_timeout_seconds")
         return value
+
+
+class RepairSettings(DatabaseSettings):
+    """The commands that show messages."""
+
+    redactor: str | None = Field(
+        default=None,
+        min_length=1,
+        description="dotted path of the function that says what operators may see of a payload; see outbox/redactor.py",
+    )
+
+
+class WorkerSettings(ServiceSettings):
+    """
+    A worker. It consumes; what only those who send need (retries, archive, ...) means nothing to it, and a database is
+    for its inbox and its presence alone.
+    """
+
+    database_url: SecretStr = Field(
+        default=SecretStr(""),
+        description="libpq connection string of the database with the outbox tables, to show presence there; optional",
+    )
+    prefetch: int = Field(default=50, ge=1, le=65535, description="messages held at a time, per consumer")
+    threads: int = Field(default=8, ge=1, le=1000, description="plain functions that run at a time")
+    exchange: Name = Field(default="amq.topic", description="where events are published, for consumers that name none")
+    declare: bool = Field(default=True, description="make missing queues and exchanges, or only check that they exist")
+    inbox_database: str | None = Field(
+        default=None,
+        min_length=1,
+        description="package.module:attribute (a pool, engine or sessionmaker) or a Django alias, for consumers with "
+        "inbox=True; default: a connection to database_url for each message",
+    )
+
+    @classmethod
+    def flags(cls) -> frozenset[str]:
+        """The names of the settings that a worker looks at."""
+        of_senders = {"send_timeout_seconds", "max_attempts", "backoff_seconds", "max_backoff_seconds", "retry_rules"}
+        of_senders |= {"reject_errors", "archive", "labelled_types", "replication_url", "publication", "slot"}
+        return frozenset(map(setting_name, cls.model_fields)) - of_senders
 
 
 S = TypeVar("S", bound=DatabaseSettings)
@@ -228,8 +303,21 @@ def setting_name(field: str) -> str:
 
 
 KNOWN_SETTINGS = frozenset(
-    setting_name(field) for model in (RelaySettings, SchedulerSettings) for field in model.model_fields
+    setting_name(field)
+    for model in (RelaySettings, SchedulerSettings, WorkerSettings, RepairSettings)
+    for field in model.model_fields
 )
+
+
+def _split_address(address: str) -> tuple[str, int]:
+    try:
+        parts = urlsplit(f"//{address}")
+        host, port = parts.hostname, parts.port
+    except ValueError:  # a port that is none, or half an IPv6 address
+        host = port = None
+    if not host or not port or parts.netloc != address or "@" in address:
+        raise ValueError("must be host:port, such as 127.0.0.1:8125 or [::1]:8125")
+    return host, port
 
 
 def _read_toml(path: Path) -> dict[str, Any]:

@@ -4,6 +4,8 @@ The store: one method per named query of sql/queries.sql, on an ordinary psycopg
 Autocommit: every call is one short transaction. A `claim` of None means the relay acts; otherwise the scheduler that
 holds that claim. Errors of the database come out as outbox.errors.DatabaseError, in one line. Not thread-safe: one
 thread owns a store.
+
+psycopg is imported by what connects: a subclass may run the queries over the connection of a framework and its driver.
 """
 
 from __future__ import annotations
@@ -11,14 +13,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime, timedelta
-from typing import Any, NamedTuple
-
-import psycopg
-from psycopg.conninfo import conninfo_to_dict, make_conninfo
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from outbox.errors import DatabaseError
 from outbox.message import SCHEMA_VERSION, Message
 from outbox.sqlfiles import Queries
+
+if TYPE_CHECKING:
+    import psycopg
 
 RUN_LENGTH = 100
 """How many rows of a key fall due together when its head has left."""
@@ -52,8 +54,20 @@ class Sample(NamedTuple):
     oldest_seconds: float
 
 
+class TypeSample(NamedTuple):
+    """How the messages of one type are doing."""
+
+    event_type: str
+    pending: int
+    retrying: int
+    oldest_seconds: float
+
+
 def connect(dsn: str, *, application_name: str, connect_timeout_seconds: float = 5) -> psycopg.Connection[Any]:
     """An autocommit connection that notices a dead peer within half a minute; DatabaseError when there is none."""
+    import psycopg
+    from psycopg.conninfo import conninfo_to_dict, make_conninfo
+
     defaults: dict[str, Any] = {
         "application_name": application_name,
         "connect_timeout": max(2, round(connect_timeout_seconds)),
@@ -71,6 +85,8 @@ def connect(dsn: str, *, application_name: str, connect_timeout_seconds: float =
 @contextmanager
 def database_errors() -> Iterator[None]:
     """Turn what psycopg raises into a DatabaseError of one line."""
+    import psycopg
+
     try:
         yield
     except psycopg.Error as error:
@@ -118,7 +134,7 @@ class Store:
 
     def hand_over_all(self, *, batch_size: int = 10_000) -> int:
         """Every row that is in the table now becomes the scheduler's; returns how many did."""
-        up_to = self._value("newest_id")
+        up_to = self.newest_id()
         handed_over = 0
         while batch := len(self._ids("hand_over_all", up_to=up_to, batch_size=batch_size)):
             handed_over += batch
@@ -194,27 +210,106 @@ class Store:
         (row,) = self._execute("prune_events", retention=retention, batch_size=batch_size, after=after)
         return row[0], row[1], row[2]
 
+    def prune_inbox(self, *, retention_seconds: float, batch_size: int) -> int:
+        return len(self._ids("prune_inbox", retention=timedelta(seconds=retention_seconds), batch_size=batch_size))
+
     def sample(self, *, most: int) -> Sample:
         """The gauges; counts are bounded by `most`, or estimates beyond it."""
         return Sample._make(self._execute("sample", most=most)[0])
+
+    def pending_types(self, *, most: int, at_most: int) -> list[TypeSample]:
+        """The most frequent types among the `most` rows that are due first."""
+        return [TypeSample._make(row) for row in self._execute("pending_types", most=most, at_most=at_most)]
 
     # -- dead letters -------------------------------------------------------------------------------------------------
 
     def newest_dead_letter(self) -> int:
         return int(self._value("newest_dead_letter"))
 
-    def replay_dead(
+    def dead_outlines(
         self, selection: Mapping[str, object], *, after: int, up_to: int, batch_size: int
-    ) -> tuple[int, int, int | None]:
-        """One batch: how many were looked at, how many went back, the last id looked at."""
-        (row,) = self._execute("replay_dead", **selection, after=after, up_to=up_to, batch_size=batch_size)
-        return row[0], row[1], row[2]
+    ) -> list[tuple[int, str, str, str | None, datetime]]:
+        """One batch of the walk over dead letters: id, reason, event_type, last_error, died_at."""
+        return self._execute("dead_outlines", **selection, after=after, up_to=up_to, batch_size=batch_size)
 
-    def discard_dead(self, selection: Mapping[str, object], *, batch_size: int) -> int:
-        return len(self._ids("discard_dead", **selection, batch_size=batch_size))
+    def replay_dead(self, ids: Sequence[int]) -> tuple[int, int]:
+        """How many of these were there, and how many went back into the outbox."""
+        (row,) = self._execute("replay_dead", ids=list(ids))
+        return row[0], row[1]
 
-    def dead_letters(self, selection: Mapping[str, object], *, at_most: int) -> list[Any]:
-        return self._execute("dead_letters", **selection, batch_size=at_most)
+    def discard_dead(self, ids: Sequence[int]) -> int:
+        return len(self._ids("discard_dead", ids=list(ids)))
+
+    def dead_letters(
+        self, selection: Mapping[str, object], *, before: tuple[datetime, int] | None, batch_size: int
+    ) -> list[Any]:
+        """A page of dead letters, the newest first, after the one that died at this time and had this id."""
+        died_at, row_id = before or (None, None)
+        return self._execute("dead_letters", **selection, before=died_at, before_id=row_id, batch_size=batch_size)
+
+    def dead_letter(self, selection: Mapping[str, object]) -> Sequence[Any] | None:
+        """The newest of them, whole."""
+        return next(iter(self._execute("dead_letter", **selection)), None)
+
+    # -- messages that wait -------------------------------------------------------------------------------------------
+
+    def newest_id(self) -> int:
+        return int(self._value("newest_id"))
+
+    def pending_messages(
+        self, selection: Mapping[str, object], *, after: int, up_to: int, batch_size: int
+    ) -> list[Any]:
+        """One batch of the walk over messages that wait."""
+        return self._execute("pending_messages", **selection, after=after, up_to=up_to, batch_size=batch_size)
+
+    def pending_message(self, selection: Mapping[str, object]) -> Sequence[Any] | None:
+        """The newest of them, whole."""
+        return next(iter(self._execute("pending_message", **selection)), None)
+
+    def retry_now(self, ids: Sequence[int], *, reset_attempts: bool) -> list[int]:
+        """Rows fall due for the scheduler; returns those that did: nobody held them, and no key was before them."""
+        return self._ids("retry_now", ids=list(ids), reset_attempts=reset_attempts)
+
+    # -- replay of what was sent --------------------------------------------------------------------------------------
+
+    def replayable_types(self, selection: Mapping[str, object], *, archive: bool) -> list[Any]:
+        """What a replay would send: event_type, how many, the first and the last instant."""
+        return self._execute("archived_types" if archive else "logged_types", **selection)
+
+    def replayable_keys(
+        self, selection: Mapping[str, object], *, archive: bool, batch_size: int
+    ) -> Iterator[list[tuple[Any, ...]]]:
+        """The keys of what a replay sends, in order and in batches; as of now, however long it takes."""
+        # Held by the server beyond its transaction: hours of paced work must not keep vacuum from its own.
+        with database_errors(), self.connection.cursor("outbox_replay", withhold=True) as cursor:
+            cursor.execute(self.queries["archived_keys" if archive else "logged_keys"], selection)
+            while batch := cursor.fetchmany(batch_size):
+                yield batch
+
+    def replay_logged(
+        self, streams: Sequence[str], versions: Sequence[int], *, exchange: str, routing_key: str | None
+    ) -> int:
+        route = {"exchange": exchange, "routing_key": routing_key}
+        return int(self._value("replay_logged", streams=list(streams), versions=list(versions), **route))
+
+    def replay_archived(self, ids: Sequence[int], *, exchange: str | None, routing_key: str | None) -> int:
+        return int(self._value("replay_archived", ids=list(ids), exchange=exchange, routing_key=routing_key))
+
+    # -- one message by hand ------------------------------------------------------------------------------------------
+
+    def enqueue(self, row: Mapping[str, object], *, delayed: bool) -> bool:
+        """False: its dedup_key is pending already, and nothing was written."""
+        with database_errors():
+            cursor = self.connection.execute(self.queries["enqueue_delayed" if delayed else "enqueue_once"], row)
+            return cursor.rowcount == 1
+
+    def enqueued_id(self, event_id: str, *, after: int) -> int:
+        """The id of a row that was enqueued when this was the newest id."""
+        return int(self._value("enqueued_id", event_id=event_id, after=after))
+
+    def fate(self, row_id: int) -> tuple[str | None, int, str | None] | None:
+        """Why the message died (None: it is pending), its attempts, its last error; None where it is delivered."""
+        return next(iter(self._execute("fate", id=row_id)), None)
 
     # -- running a query ----------------------------------------------------------------------------------------------
 

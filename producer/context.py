@@ -21,7 +21,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 TRACKING_HEADER = "tracking_ids"
 
@@ -46,14 +46,16 @@ class Context:
 
     def headers(self, event_id: str) -> dict[str, Any]:
         """The headers of a message with this id, beside its own."""
+        return self.now().headers(event_id)
+
+    def now(self) -> CurrentContext:
+        """The context of this moment: asked for once where many messages share it."""
         headers: dict[str, Any] = {}
         for wanted, add in ((self.sentry, _add_sentry), (self.opentelemetry, _add_opentelemetry)):
             if wanted:
                 with suppress(Exception):
                     add(headers)
-        if self.tracking:
-            headers[TRACKING_HEADER] = [*get_tracking_ids(), event_id]
-        return headers
+        return CurrentContext(headers, get_tracking_ids() if self.tracking else None, self.log_context())
 
     def log_context(self) -> str | None:
         """The `context` column: a JSON object, or None where there is nothing to bind."""
@@ -68,6 +70,21 @@ class Context:
         with suppress(Exception):
             return json.dumps(dict(bound), default=str, skipkeys=True)
         return None
+
+
+class CurrentContext(NamedTuple):
+    """What all messages of one call carry."""
+
+    shared: dict[str, Any]
+    chain: tuple[str, ...] | None
+    """None: not tracked."""
+    log: str | None
+
+    def headers(self, event_id: str) -> dict[str, Any]:
+        return self.shared if self.chain is None else {**self.shared, TRACKING_HEADER: [*self.chain, event_id]}
+
+    def log_context(self) -> str | None:
+        return self.log
 
 
 ALL_BUT_LOGS = Context()

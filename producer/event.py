@@ -14,7 +14,7 @@ from enum import Enum
 from typing import Any, Final, Literal
 from uuid import UUID, uuid4
 
-from producer.context import Context
+from producer.context import Context, CurrentContext
 from producer.encoding import encode_json, encode_payload
 
 Row = dict[str, Any]
@@ -49,7 +49,7 @@ class Event:
     dedup_key: str | None = None
     event_id: UUID | str | None = None
 
-    def row(self, *, exchange: str, context: Context | None = None) -> Row:
+    def row(self, *, exchange: str, context: Context | CurrentContext | None = None) -> Row:
         """
         The row of this event. TypeError or ValueError if it cannot be.
 
@@ -66,8 +66,11 @@ class Event:
             headers.update(context.headers(event_id))
         if self.headers:
             headers.update(self.headers)
-        deliver_at, deliver_in_seconds = split_moment("deliver_after", self.deliver_after)
-        expires_at, expires_in_seconds = split_moment("expires", self.expires)
+        deliver_at = deliver_in_seconds = expires_at = expires_in_seconds = None
+        if self.deliver_after is not None:
+            deliver_at, deliver_in_seconds = split_moment("deliver_after", self.deliver_after)
+        if self.expires is not None:
+            expires_at, expires_in_seconds = split_moment("expires", self.expires)
         return {
             "event_id": event_id,
             "event_type": _text("event_type", self.event_type),
@@ -166,6 +169,9 @@ def parse_event_id(given: UUID | str | None) -> str:
 
 
 def _text(name: str, value: Any, shortest: int = 1, longest: int | None = None) -> str:
+    # Most are ordinary words; no limit is below 255 bytes.
+    if type(value) is str and 0 < len(value) < 64 and "\0" not in value:
+        return value
     if not isinstance(value, str):
         raise TypeError(f"{name} is a str, not {type(value).__qualname__}")
     if "\0" in value:

@@ -80,6 +80,7 @@ _TABLES: dict[str, Types] = {
         "headers": _JSON,
         "created_at": _INSTANT,
     },
+    "outbox_inbox": {"consumer": _TEXT, "event_id": _TEXT, "processed_at": _INSTANT},
     "outbox_worker": {
         "kind": _TEXT,
         "name": _TEXT,
@@ -94,6 +95,7 @@ _TABLES: dict[str, Types] = {
 }
 _PRIMARY_KEYS = {
     "outbox_event": ("stream", "version"),
+    "outbox_inbox": ("consumer", "event_id"),
     "outbox_worker": ("kind", "name"),
     "outbox_migration": ("version",),
 }
@@ -110,6 +112,7 @@ class OutboxTables(NamedTuple):
     outbox_dead_letter: Table
     outbox_archive: Table
     outbox_event: Table
+    outbox_inbox: Table
     outbox_worker: Table
     outbox_migration: Table
 

@@ -25,6 +25,7 @@ from uuid import UUID
 
 from outbox.errors import ConcurrencyError
 from outbox.sqlfiles import Queries
+from producer.context import CurrentContext
 from producer.encoding import encode_json
 from producer.event import AGGREGATE, Event, Row, split_moment
 from producer.events import Outbox
@@ -77,7 +78,8 @@ class EventStreams:
 
         expected_version  what the caller has seen: 0 for a new stream. None appends to whatever is there.
         """
-        rows = [self._row(stream, event if isinstance(event, Event) else Event(**event)) for event in events]
+        context = None if self.outbox.context is None else self.outbox.context.now()
+        rows = [self._row(stream, event if isinstance(event, Event) else Event(**event), context) for event in events]
         if not rows:
             raise ValueError("there is no event to append")
         return finish(adapter_for(handle), self._append(handle, stream, rows, expected_version))
@@ -125,7 +127,7 @@ class EventStreams:
         }
         return adapter_for(handle).execute(handle, self._statements["replay_events"], parameters, self.outbox.guard)
 
-    def _row(self, stream: str, event: Event) -> Row:
+    def _row(self, stream: str, event: Event, context: CurrentContext | None) -> Row:
         for name in ("deliver_after", "expires", "dedup_key", "aggregate"):
             if getattr(event, name) is not None:
                 raise ValueError(f"an event of a stream cannot have {name}")
@@ -133,7 +135,7 @@ class EventStreams:
             raise ValueError("an event of a stream is ordered by its stream: leave out ordering_key")
         if ":" in stream:
             event = replace(event, aggregate=stream)
-        row = event.row(exchange=self.outbox.exchange, context=self.outbox.context)
+        row = event.row(exchange=self.outbox.exchange, context=context)
         return row | {"log_headers": encode_json(dict(event.headers)) if event.headers else "{}"}
 
     def _append(self, handle: Any, stream: str, rows: list[Row], expected_version: int | None) -> Steps[int]:

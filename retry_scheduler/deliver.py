@@ -95,19 +95,26 @@ class Deliveries:
             self._load_of[message.id] = load
         self._send([message for message in batch.messages if self._lanes.admit(message)])
 
-    def receive(self, wait_seconds: float) -> None:
-        """Take the answers that have come, or wait for some, and send what waited for them."""
+    def decline(self, batch: Batch) -> None:
+        """Send nothing of a batch: release all of it."""
+        load = self._loads[batch.claim] = _Load(batch, self._clock(), self._send_timeout_seconds)
+        load.unresolved = 0
+        load.verdicts.released.extend(batch.messages)
+
+    def receive(self, wait_seconds: float) -> bool:
+        """Take the answers that have come, or wait for some, and send what waited for them. Whether any came."""
         if not self._sent and not self._publisher.connected:
-            return
+            return False
         try:
             outcomes = self._publisher.collect(wait_seconds if self._sent else 0)
         except BrokerOutage as error:
             if self._sent:
                 self._give_up(classify(error))
-            return
+            return False
         self._send([following for outcome in outcomes for following in self._resolve(outcome)])
         if self._publisher.blocked is not None:
             self._check_blocked(self._publisher.blocked)
+        return bool(outcomes)
 
     def report(self, *, all_known: bool = False) -> list[tuple[Batch, Verdicts]]:
         """Verdicts of batches that are done, or that others of the batch have held up for long enough."""

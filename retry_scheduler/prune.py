@@ -4,8 +4,10 @@ Prune: what has been kept long enough goes, in small batches, the oldest first.
     archive_retention_seconds      delivered messages, from their delivery on
     dead_letter_retention_seconds  dead letters, from their burial on
     event_retention_seconds        events of streams, from their append on; the newest event of a stream stays for ever
+    inbox_retention_seconds        marks of the inbox, from the processing of their event on
 
-Each is off by default: nothing is deleted that nobody asked to be deleted. Several schedulers may prune at once.
+All but the last are off by default: nothing is deleted that nobody asked to be deleted. A mark of the inbox only says
+that an event was processed, which matters for as long as it can come again. Several schedulers may prune at once.
 """
 
 from __future__ import annotations
@@ -26,6 +28,7 @@ class Prune:
         self._archive_seconds = settings.archive_retention_seconds
         self._dead_letter_seconds = settings.dead_letter_retention_seconds
         self._event_seconds = settings.event_retention_seconds
+        self._inbox_seconds = settings.inbox_retention_seconds
         self._events_after: datetime | None = None
         self.unfinished = False
 
@@ -37,8 +40,14 @@ class Prune:
         if self._dead_letter_seconds is not None:
             dead = store.prune_dead_letters(retention_seconds=self._dead_letter_seconds, batch_size=BATCH_SIZE)
         events = self._prune_events(store)
-        self.unfinished = BATCH_SIZE in (archived, dead) or self._events_after is not None
-        return {"pruned_archive": archived, "pruned_dead_letters": dead, "pruned_events": events}
+        marks = store.prune_inbox(retention_seconds=self._inbox_seconds, batch_size=BATCH_SIZE)
+        self.unfinished = BATCH_SIZE in (archived, dead, marks) or self._events_after is not None
+        return {
+            "pruned_archive": archived,
+            "pruned_dead_letters": dead,
+            "pruned_events": events,
+            "pruned_inbox": marks,
+        }
 
     def _prune_events(self, store: Store) -> int:
         """The next stretch of the walk through old events; a short one is the last, and the next walk starts anew."""

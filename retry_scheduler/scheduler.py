@@ -26,13 +26,14 @@ from outbox.telemetry.health import Health
 from outbox.telemetry.logs import get_logger
 from outbox.telemetry.metrics import Metrics
 from retry_scheduler.breaker import Breaker, BreakerState
-from retry_scheduler.claim import Claimer
+from retry_scheduler.claim import Batch, Claimer
 from retry_scheduler.database import Database
 from retry_scheduler.deliver import Deliveries
 from retry_scheduler.expire import Expire
 from retry_scheduler.gate import Gate
 from retry_scheduler.housekeeping import Housekeeping
 from retry_scheduler.ledger import Ledger
+from retry_scheduler.prefetch import Prefetch
 from retry_scheduler.presence import ShowPresence
 from retry_scheduler.prune import Prune
 from retry_scheduler.report import Report
@@ -44,6 +45,8 @@ FIRST_POLL_SECONDS = 0.02
 HEARTBEAT_SECONDS = 1.0
 WAIT_SECONDS = 0.1
 """How long to wait for answers before looking at everything else."""
+CLAIM_SECONDS = 2.0
+"""How long a claim in progress is waited for at the end: longer, and its rows wait for the lease."""
 
 log = get_logger(__name__)
 
@@ -65,6 +68,7 @@ class Scheduler:
         self._gate = Gate(self._publisher, Breaker(cooldown_seconds), metrics=metrics, health=health)
         self._database = Database(settings)
         self._claimer = Claimer(settings.name, batch_size=settings.batch_size, lease_seconds=settings.lease_seconds)
+        self._prefetch = Prefetch(Database(settings), self._claimer, metrics)
         self._deliveries = Deliveries(
             self._publisher, RetryPolicy.from_settings(settings), send_timeout_seconds=settings.send_timeout_seconds
         )
@@ -143,18 +147,29 @@ class Scheduler:
         self._health.wire_heard()
         self._ledger.tell(store)
         self._housekeeping.run_due(store)
-        found, due_in = False, None
-        if self._has_room() and self._gate.may_send():
+        prefetch, due_in = self._prefetch, None
+        if not prefetch.in_progress and self._has_room() and self._gate.may_send():
             due_in = store.next_due()
-            found = due_in is not None and due_in <= 0 and self._claim(store)
-        if not found and not self._deliveries.unreported:
+            if due_in is not None and due_in <= 0:
+                prefetch.begin(at_most=self._most_to_claim())
+        if prefetch.in_progress or self._deliveries.unreported:
+            self._wait()
+        found = (batch := prefetch.take()) is not None and self._accept(batch)
+        if not (found or prefetch.in_progress or self._deliveries.unreported):
             return self._idle_seconds(due_in)
-        # Answers are awaited only if there is nothing to claim meanwhile.
-        self._receive(0.0 if found and self._has_room() else WAIT_SECONDS)
+        self._receive(0.0)
         self._gate.learn(self._deliveries.news())
         self._ledger.tell(store)
         self._poll_seconds = FIRST_POLL_SECONDS
         return 0.0
+
+    def _wait(self) -> None:
+        """For answers, for a claim, or for a request to stop."""
+        publisher = self._publisher
+        broker = publisher.fileno()
+        readable = [self._shutdown.fileno(), self._prefetch.fileno()] + ([] if broker is None else [broker])
+        writable = [broker] if broker is not None and publisher.wants_write else []
+        select.select(readable, writable, [], WAIT_SECONDS)
 
     def _has_room(self) -> bool:
         """A batch is claimed while another is on its way; not while a probe is, nor messages of a lost connection."""
@@ -162,14 +177,23 @@ class Scheduler:
             return self._deliveries.unresolved < self._settings.batch_size
         return not self._deliveries.unresolved
 
+    def _most_to_claim(self) -> int | None:
+        return None if self._gate.state is BreakerState.CLOSED else PROBE_SIZE
+
     def _claim(self, store: Store) -> bool:
         """Start the next batch; returns whether anything was due."""
-        at_most = None if self._gate.state is BreakerState.CLOSED else PROBE_SIZE
         began = time.monotonic()
-        batch = self._claimer.claim(store, at_most=at_most)
+        batch = self._claimer.claim(store, at_most=self._most_to_claim())
         self._metrics.claim_seconds.observe(time.monotonic() - began)
+        return self._accept(batch)
+
+    def _accept(self, batch: Batch) -> bool:
+        """Send a batch, unless the broker went away while it was claimed; whether there was anything in it."""
         if batch.messages:
-            self._deliveries.accept(batch)
+            if self._publisher.connected:
+                self._deliveries.accept(batch)
+            else:
+                self._deliveries.decline(batch)
         if batch.parked:
             self._housekeeping.hasten(self._rescue, AFTER_PARKING_SECONDS)
         return bool(batch.messages or batch.parked)
@@ -177,7 +201,8 @@ class Scheduler:
     def _receive(self, wait_seconds: float) -> None:
         """Take answers, and note what they mean."""
         self._health.beat()
-        self._deliveries.receive(wait_seconds)
+        while self._deliveries.receive(wait_seconds):
+            wait_seconds = 0.0  # what was sent just now may have an answer already
         self._note_verdicts()
 
     def _note_verdicts(self, *, all_known: bool = False) -> None:
@@ -214,6 +239,8 @@ class Scheduler:
         self._health.stopping()
         stop_by = time.monotonic() + self._settings.shutdown_timeout_seconds
         self._deliveries.release_unsent()
+        if (batch := self._prefetch.close(CLAIM_SECONDS)) is not None and batch.messages:
+            self._deliveries.decline(batch)
         self._note_verdicts(all_known=True)
         self._tell_at_the_end()
         while self._deliveries.unresolved and time.monotonic() < stop_by:

@@ -349,8 +349,22 @@ unnest(%(event_id)s::text[], %(event_type)s::text[], %(aggregate_type)s::text[],
        expires_in_seconds, deliver_at, deliver_in_seconds, position)
 
 -- enqueue --
--- A message enters the outbox, in the caller's transaction. No RETURNING and no conflict target: a role that may only
--- INSERT can run it. With a dedup_key that is already pending, nothing is written and the row count says so.
+-- A message enters the outbox, in the caller's transaction. No RETURNING: a role that may only INSERT can run it.
+INSERT INTO :"schema".outbox (:enqueued_columns)
+VALUES (:enqueued_values);
+
+-- enqueue_plain --
+-- As enqueue, for a message that has only what every message has: a task. Drivers and the planner charge by the value.
+INSERT INTO :"schema".outbox (
+    event_id, event_type, exchange, routing_key, payload, content_type, content_encoding, headers, properties,
+    declarations)
+VALUES (%(event_id)s::text::uuid, %(event_type)s::text, %(exchange)s::text, %(routing_key)s::text, %(payload)s::bytea,
+        %(content_type)s::text, %(content_encoding)s::text, %(headers)s::text::json, %(properties)s::text::json,
+        %(declarations)s::text::json);
+
+-- enqueue_once --
+-- As enqueue, for a message with a dedup_key: while one with the same key is pending, nothing is written and the row
+-- count says so. No conflict target: that would need the right to SELECT.
 INSERT INTO :"schema".outbox (:enqueued_columns)
 VALUES (:enqueued_values)
 ON CONFLICT DO NOTHING;
@@ -402,8 +416,8 @@ SELECT version FROM :"schema".outbox_migration ORDER BY version;
 -- Which of our tables the schema holds; none before the first set-up.
 SELECT c.relname FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = c.relnamespace
  WHERE n.nspname = %(schema)s AND c.relkind IN ('r', 'p')
-   AND c.relname IN ('outbox', 'outbox_dead_letter', 'outbox_archive', 'outbox_event', 'outbox_worker',
-                     'outbox_migration');
+   AND c.relname IN ('outbox', 'outbox_dead_letter', 'outbox_archive', 'outbox_event', 'outbox_inbox',
+                     'outbox_worker', 'outbox_migration');
 
 -- publication_shape --
 -- What the publication publishes, or no row when it is missing.
@@ -445,11 +459,13 @@ SELECT extract(epoch FROM substring(pg_get_expr(d.adbin, d.adrelid) FROM '''(.+)
  WHERE n.nspname = %(schema)s AND c.relname = 'outbox' AND a.attname = 'next_attempt_at';
 
 -- kept_rows --
--- What dropping the tables would lose: undelivered messages, dead letters, archived messages, events of streams.
+-- What dropping the tables would lose: undelivered messages, dead letters, archived messages, events of streams, marks of
+-- processed events.
 SELECT (SELECT count(*) FROM :"schema".outbox),
        (SELECT count(*) FROM :"schema".outbox_dead_letter),
        (SELECT count(*) FROM :"schema".outbox_archive),
-       (SELECT count(*) FROM :"schema".outbox_event);
+       (SELECT count(*) FROM :"schema".outbox_event),
+       (SELECT count(*) FROM :"schema".outbox_inbox);
 
 -- prune_archive --
 -- Delivered messages past their retention, the oldest first. One batch; a full one means there is more. No row lock:
@@ -492,6 +508,24 @@ WITH old AS MATERIALIZED (
 )
 SELECT (SELECT count(*) FROM old), (SELECT count(*) FROM gone), (SELECT max(created_at) FROM old);
 
+-- prune_inbox --
+-- Marks of processed events past their retention. As prune_archive; by ctid, because a mark is never updated.
+DELETE FROM :"schema".outbox_inbox
+ WHERE ctid = ANY(ARRAY(
+       SELECT ctid FROM :"schema".outbox_inbox
+        WHERE processed_at < statement_timestamp() - %(retention)s::interval
+        ORDER BY processed_at
+        LIMIT %(batch_size)s))
+RETURNING 1;
+
+-- mark_processed --
+-- A consumer processes an event, in the transaction of its effects. Where another transaction is at the same event, this
+-- waits for its end. Returns a row to whoever is first, and none to the others.
+INSERT INTO :"schema".outbox_inbox (consumer, event_id)
+VALUES (%(consumer)s::text, %(event_id)s::text)
+ON CONFLICT DO NOTHING
+RETURNING 1;
+
 -- sample --
 -- The gauges, at a bounded cost: each count looks at no more than `most` rows, and where there are more it is at least
 -- that, or the planner's estimate if that is higher. The age is that of the longest overdue row.
@@ -515,28 +549,48 @@ SELECT (SELECT CASE WHEN count(*) < %(most)s THEN count(*)
                  WHERE next_attempt_at <= statement_timestamp()
                  ORDER BY next_attempt_at LIMIT 1) AS o) AS oldest_seconds;
 
+-- pending_types --
+-- The types of the `most` rows that are due first, the most frequent types first: how many of them are pending, how many
+-- were refused before, and the age of the oldest.
+SELECT p.event_type, count(*), count(*) FILTER (WHERE p.attempts > 0),
+       extract(epoch FROM clock_timestamp() - min(p.created_at))::float8
+  FROM (SELECT event_type, attempts, created_at FROM :"schema".outbox
+         ORDER BY next_attempt_at LIMIT %(most)s) AS p
+ GROUP BY p.event_type
+ ORDER BY count(*) DESC, p.event_type
+ LIMIT %(at_most)s;
+
 -- dead_selected --
--- Fragment: which dead letters an operator means. A selection that is null selects all.
-(%(ids)s::bigint[] IS NULL OR d.id = ANY(%(ids)s::bigint[]))
+-- Fragment: which dead letters an operator means. A condition that is null holds for all.
+((%(ids)s::bigint[] IS NULL AND %(event_ids)s::text[] IS NULL)
+ OR d.id = ANY(%(ids)s::bigint[]) OR d.event_id = ANY(%(event_ids)s::text[]::uuid[]))
 AND (%(event_type)s::text IS NULL OR d.event_type LIKE %(event_type)s::text)
 AND (%(reason)s::text IS NULL OR d.reason = %(reason)s::text)
 AND (%(older_than)s::interval IS NULL OR d.died_at < statement_timestamp() - %(older_than)s::interval)
+AND (%(newer_than)s::interval IS NULL OR d.died_at >= statement_timestamp() - %(newer_than)s::interval)
+
+-- dead_columns --
+-- Fragment: what operators see of a dead letter: everything but what the message says.
+d.id, d.event_id::text, d.event_type, d.ordering_key, d.exchange, d.routing_key, d.attempts, d.reason, d.last_error,
+d.created_at, d.died_at
+
+-- content_columns --
+-- Fragment: what a stored message says, in the order of the fields of outbox.content.Content. JSON as text.
+schema_version, aggregate_type, aggregate_id, payload, content_type, content_encoding, headers::text, properties::text,
+declarations::text, context::text, dedup_key, expires_at, last_failed_at
 
 -- replayed_columns --
 -- Fragment: what a message keeps when it enters the outbox again. Its id is new: it goes to the end of its key.
 event_id, schema_version, event_type, aggregate_type, aggregate_id, ordering_key, exchange, routing_key, payload,
-content_type, content_encoding, headers, properties, declarations, context, dedup_key, created_at
+content_type, content_encoding, headers, properties, declarations, context, dedup_key
 
 -- replay_dead --
 -- Dead letters go back into the outbox, in their old order, as new rows of the relay with no attempt spent. A message
--- whose dedup_key is pending again (or is selected twice) stays where it is: the outbox holds its successor. An expiry
--- that has passed is dropped: whoever replays an expired message wants it sent. Returns how many were looked at, how
--- many went back, and where to go on.
+-- whose dedup_key is pending again (or is given twice) stays where it is: the outbox holds its successor. An expiry
+-- that has passed is dropped, and a time to live begins anew: whoever replays an expired message wants it sent. Returns
+-- how many were there, and how many went back.
 WITH chosen AS MATERIALIZED (
-    SELECT d.id, d.dedup_key FROM :"schema".outbox_dead_letter AS d
-     WHERE d.id > %(after)s AND d.id <= %(up_to)s AND :dead_selected
-     ORDER BY d.id
-     LIMIT %(batch_size)s
+    SELECT d.id, d.dedup_key FROM :"schema".outbox_dead_letter AS d WHERE d.id = ANY(%(ids)s::bigint[])
 ), gone AS (
     DELETE FROM :"schema".outbox_dead_letter
      WHERE id = ANY(ARRAY(
@@ -546,33 +600,111 @@ WITH chosen AS MATERIALIZED (
             GROUP BY coalesce('key ' || c.dedup_key, 'id ' || c.id)))
     RETURNING *
 ), replayed AS (
-    INSERT INTO :"schema".outbox (:replayed_columns, expires_at)
-    SELECT :replayed_columns, CASE WHEN expires_at > clock_timestamp() THEN expires_at END FROM gone ORDER BY id
+    INSERT INTO :"schema".outbox (:replayed_columns, created_at, expires_at)
+    SELECT :replayed_columns,
+           CASE WHEN properties::text LIKE '%%"expiration"%%' THEN clock_timestamp() ELSE created_at END,
+           CASE WHEN expires_at > clock_timestamp() THEN expires_at END
+      FROM gone ORDER BY id
 )
-SELECT (SELECT count(*) FROM chosen), (SELECT count(*) FROM gone), (SELECT max(id) FROM chosen);
+SELECT (SELECT count(*) FROM chosen), (SELECT count(*) FROM gone);
 
 -- newest_dead_letter --
--- The end of a replay: a message that dies again meanwhile comes back with a new id, and must not be met twice.
+-- The end of a walk: a message that dies again meanwhile comes back with a new id, and must not be met twice.
 SELECT coalesce(max(id), 0) FROM :"schema".outbox_dead_letter;
 
 -- discard_dead --
--- Dead letters are deleted for good. One batch; a full one means there is more.
-DELETE FROM :"schema".outbox_dead_letter
- WHERE id = ANY(ARRAY(
-       SELECT d.id FROM :"schema".outbox_dead_letter AS d
-        WHERE :dead_selected
-        ORDER BY d.id
-        LIMIT %(batch_size)s))
-RETURNING id;
+-- Dead letters are deleted for good.
+DELETE FROM :"schema".outbox_dead_letter WHERE id = ANY(%(ids)s::bigint[]) RETURNING id;
+
+-- dead_outlines --
+-- A walk over dead letters, in the order of their ids: what the fingerprint of a failure is made of. One batch.
+SELECT d.id, d.reason, d.event_type, d.last_error, d.died_at
+  FROM :"schema".outbox_dead_letter AS d
+ WHERE d.id > %(after)s AND d.id <= %(up_to)s AND :dead_selected
+ ORDER BY d.id
+ LIMIT %(batch_size)s;
 
 -- dead_letters --
--- What operators see of the dead letters, the newest first: everything but what the message says.
-SELECT d.id, d.event_id::text, d.event_type, d.ordering_key, d.exchange, d.routing_key, d.attempts, d.reason,
-       d.last_error, d.created_at, d.died_at
+-- Dead letters, the newest first: a page, before a place in that order where one is given.
+SELECT :dead_columns
   FROM :"schema".outbox_dead_letter AS d
  WHERE :dead_selected
+   AND (%(before)s::timestamptz IS NULL
+        OR (d.died_at, d.id) < (%(before)s::timestamptz, %(before_id)s::bigint))
  ORDER BY d.died_at DESC, d.id DESC
  LIMIT %(batch_size)s;
+
+-- dead_letter --
+-- One dead letter, whole. An event_id can have died twice: the later one.
+SELECT :dead_columns, :content_columns FROM :"schema".outbox_dead_letter AS d WHERE :dead_selected
+ ORDER BY d.id DESC LIMIT 1;
+
+-- pending_selected --
+-- Fragment: which messages of the outbox an operator means. A condition that is null (or false) holds for all.
+((%(ids)s::bigint[] IS NULL AND %(event_ids)s::text[] IS NULL)
+ OR o.id = ANY(%(ids)s::bigint[]) OR o.event_id = ANY(%(event_ids)s::text[]::uuid[]))
+AND (%(event_type)s::text IS NULL OR o.event_type LIKE %(event_type)s::text)
+AND (%(ordering_key)s::text IS NULL OR o.ordering_key = %(ordering_key)s::text)
+AND (%(owner)s::text IS NULL OR o.owner = %(owner)s::text)
+AND (%(older_than)s::interval IS NULL OR o.created_at < statement_timestamp() - %(older_than)s::interval)
+AND (%(newer_than)s::interval IS NULL OR o.created_at >= statement_timestamp() - %(newer_than)s::interval)
+AND (NOT %(due)s::boolean OR o.next_attempt_at <= statement_timestamp())
+AND (NOT %(failed)s::boolean OR o.last_failed_at IS NOT NULL)
+
+-- behind_head --
+-- Fragment: an earlier message of the key is still here.
+(o.ordering_key IS NOT NULL AND EXISTS (
+    SELECT 1 FROM :"schema".outbox AS head WHERE head.ordering_key = o.ordering_key AND head.id < o.id))
+
+-- pending_columns --
+-- Fragment: what operators see of a message that waits. A lease that has run out leaves the row due. Python has no
+-- infinite datetime: a parked row has no next attempt.
+o.id, o.event_id::text, o.event_type, o.ordering_key, o.exchange, o.routing_key, o.attempts, o.owner,
+CASE WHEN o.next_attempt_at = 'infinity' THEN 'parked'
+     WHEN o.next_attempt_at <= statement_timestamp() THEN 'due'
+     WHEN o.claimed_by IS NOT NULL THEN 'claimed'
+     WHEN o.owner = 'relay' THEN 'relay'
+     ELSE 'waiting' END,
+:behind_head, CASE WHEN isfinite(o.next_attempt_at) THEN o.next_attempt_at END, o.claimed_by, o.last_error, o.created_at
+
+-- pending_messages --
+-- A walk over messages that wait, the oldest first. One batch.
+SELECT :pending_columns FROM :"schema".outbox AS o
+ WHERE o.id > %(after)s AND o.id <= %(up_to)s AND :pending_selected
+ ORDER BY o.id
+ LIMIT %(batch_size)s;
+
+-- pending_message --
+-- One message that waits, whole. An event_id can be there twice (a replay): the later one.
+SELECT :pending_columns, :content_columns FROM :"schema".outbox AS o WHERE :pending_selected
+ ORDER BY o.id DESC LIMIT 1;
+
+-- retry_now --
+-- Messages fall due, for the scheduler. Not those that a scheduler holds (or whose row anybody holds at this moment),
+-- nor those behind the head of their key; one that was due before keeps its place. Returns the ids that are due now.
+WITH free AS MATERIALIZED (
+    SELECT o.id FROM :"schema".outbox AS o
+     WHERE o.id = ANY(%(ids)s::bigint[])
+       AND (o.claimed_by IS NULL OR o.next_attempt_at <= statement_timestamp())
+       AND NOT :behind_head
+       FOR UPDATE SKIP LOCKED
+)
+UPDATE :"schema".outbox AS o
+   SET owner = 'scheduler',
+       next_attempt_at = least(o.next_attempt_at, clock_timestamp()),
+       attempts = CASE WHEN %(reset_attempts)s::boolean THEN 0 ELSE o.attempts END
+ WHERE o.id = ANY(ARRAY(SELECT id FROM free))
+RETURNING o.id;
+
+-- enqueued_id --
+-- The row of a message that was enqueued after the newest one was looked up: no index knows event_ids.
+SELECT id FROM :"schema".outbox WHERE id > %(after)s AND event_id = %(event_id)s::text::uuid;
+
+-- fate --
+-- What became of a message: why it died (null while it is pending), its attempts and last error. No row: delivered.
+SELECT NULL, attempts, last_error FROM :"schema".outbox WHERE id = %(id)s
+UNION ALL
+SELECT reason, attempts, last_error FROM :"schema".outbox_dead_letter WHERE id = %(id)s;
 
 -- stream_headers --
 -- Fragment: an event of a stream says which, and its place there. Text, not jsonb: headers come out as they went in.
@@ -634,9 +766,8 @@ SELECT stream, version, event_id::text, event_type, payload, content_type, conte
  ORDER BY version
  LIMIT %(limit)s::text::bigint;
 
--- replay_events --
--- Events of the log go through the outbox once more, as they were and with a header that says so. In the order of their
--- time, but never against the order of a stream's versions, even where the clock was set back in between.
+-- replayed_event --
+-- Fragment: an event of the log as it goes through the outbox once more, with a header that says so.
 INSERT INTO :"schema".outbox (
     event_id, event_type, aggregate_type, aggregate_id, ordering_key, exchange, routing_key, payload, content_type,
     content_encoding, headers)
@@ -644,6 +775,11 @@ SELECT e.event_id, e.event_type, nullif(split_part(e.stream, ':', 1), e.stream),
        nullif(substr(e.stream, length(split_part(e.stream, ':', 1)) + 2), ''), e.stream, %(exchange)s::text,
        coalesce(%(routing_key)s::text, e.event_type), e.payload, e.content_type, e.content_encoding,
        (:stream_headers || ',"replayed": true' || :own_headers)::json
+
+-- replay_events --
+-- Events of the log go through the outbox once more. In the order of their time, but never against the order of a
+-- stream's versions, even where the clock was set back in between.
+:replayed_event
   FROM (SELECT stream, version, event_id, event_type, payload, content_type, content_encoding,
                headers::text AS headers,
                max(created_at) OVER (PARTITION BY stream ORDER BY version) AS in_order
@@ -654,6 +790,77 @@ SELECT e.event_id, e.event_type, nullif(split_part(e.stream, ':', 1), e.stream),
            AND (%(until)s::text IS NULL OR created_at < %(until)s::text::timestamptz)
            AND version > %(after)s::text::bigint) AS e
  ORDER BY e.in_order, e.stream, e.version;
+
+-- log_selected --
+-- Fragment: which events of the log an operator means.
+(%(stream)s::text IS NULL OR e.stream = %(stream)s::text)
+AND (%(event_type)s::text IS NULL OR e.event_type LIKE %(event_type)s::text)
+AND (%(since)s::timestamptz IS NULL OR e.created_at >= %(since)s::timestamptz)
+AND (%(until)s::timestamptz IS NULL OR e.created_at < %(until)s::timestamptz)
+AND e.version > %(after)s::bigint
+
+-- logged_types --
+-- How many events of which types a replay would send, and from when to when they are.
+SELECT e.event_type, count(*), min(e.created_at), max(e.created_at) FROM :"schema".outbox_event AS e
+ WHERE :log_selected
+ GROUP BY e.event_type ORDER BY count(*) DESC, e.event_type;
+
+-- logged_keys --
+-- Which events a replay sends, in the order of replay_events. For a cursor.
+SELECT e.stream, e.version FROM :"schema".outbox_event AS e
+ WHERE :log_selected
+ ORDER BY max(e.created_at) OVER (PARTITION BY e.stream ORDER BY e.version), e.stream, e.version;
+
+-- replay_logged --
+-- These events of the log go through the outbox once more, in this order. Returns how many were still there.
+WITH replayed AS (
+    :replayed_event
+      FROM (SELECT k.position, l.stream, l.version, l.event_id, l.event_type, l.payload, l.content_type,
+                   l.content_encoding, l.headers::text AS headers
+              FROM unnest(%(streams)s::text[], %(versions)s::bigint[]) WITH ORDINALITY AS k (stream, version, position)
+              JOIN :"schema".outbox_event AS l ON l.stream = k.stream AND l.version = k.version) AS e
+     ORDER BY e.position
+    RETURNING id
+)
+SELECT count(*) FROM replayed;
+
+-- archive_selected --
+-- Fragment: which delivered messages an operator means. The stream of an event is its ordering key.
+(%(stream)s::text IS NULL OR e.ordering_key = %(stream)s::text)
+AND (%(event_type)s::text IS NULL OR e.event_type LIKE %(event_type)s::text)
+AND (%(since)s::timestamptz IS NULL OR e.delivered_at >= %(since)s::timestamptz)
+AND (%(until)s::timestamptz IS NULL OR e.delivered_at < %(until)s::timestamptz)
+
+-- archived_types --
+-- As logged_types, of the archive and its time of delivery.
+SELECT e.event_type, count(*), min(e.delivered_at), max(e.delivered_at) FROM :"schema".outbox_archive AS e
+ WHERE :archive_selected
+ GROUP BY e.event_type ORDER BY count(*) DESC, e.event_type;
+
+-- archived_keys --
+-- Which archived messages a replay sends, in the order in which they were enqueued. For a cursor.
+SELECT e.id FROM :"schema".outbox_archive AS e WHERE :archive_selected ORDER BY e.id;
+
+-- replay_archived --
+-- These archived messages go through the outbox once more, where they went then or as told, with a header that says so.
+-- They are as old as their replay: what they have of a time to live begins anew. Returns how many were still there.
+WITH replayed AS (
+    INSERT INTO :"schema".outbox (
+        event_id, schema_version, event_type, aggregate_type, aggregate_id, ordering_key, exchange, routing_key,
+        payload, content_type, content_encoding, headers, properties, declarations, context)
+    SELECT e.event_id, e.schema_version, e.event_type, e.aggregate_type, e.aggregate_id, e.ordering_key,
+           coalesce(%(exchange)s::text, e.exchange), coalesce(%(routing_key)s::text, e.routing_key),
+           e.payload, e.content_type, e.content_encoding, ('{"replayed": true' || :own_headers)::json,
+           e.properties, e.declarations, e.context
+      FROM (SELECT a.id, a.event_id, a.schema_version, a.event_type, a.aggregate_type, a.aggregate_id, a.ordering_key,
+                   a.exchange, a.routing_key, a.payload, a.content_type, a.content_encoding,
+                   a.headers::text AS headers, a.properties, a.declarations, a.context
+              FROM :"schema".outbox_archive AS a
+             WHERE a.id = ANY(%(ids)s::bigint[])) AS e
+     ORDER BY e.id
+    RETURNING id
+)
+SELECT count(*) FROM replayed;
 
 -- drain --
 -- For tests of applications: every message leaves, in order, whoever owns it.
@@ -691,3 +898,201 @@ SELECT id, event_id::text, event_type, attempts, died_at, last_error, reason
 -- watch_from --
 -- Where a watcher begins.
 SELECT clock_timestamp();
+
+-- watch_lock --
+-- One watcher of an outbox tells; the others stand by until its session ends.
+SELECT pg_try_advisory_lock(hashtextextended('outbox signals ' || %(schema)s::text, 0));
+
+-- time_limit --
+-- Looking at the outbox must not cost it much: what follows in this transaction ends after so long.
+SELECT set_config('statement_timeout', %(milliseconds)s::text, true);
+
+-- state_moment --
+-- Of what and when a picture was taken.
+SELECT clock_timestamp() AS at, current_database()::text AS database;
+
+-- state_queues --
+-- What is in the outbox and what it waits for, at a bounded cost: no count looks at more than `most` rows, so that one
+-- of `most` means at least that. Where one of them is full, pending is the planner's estimate if that is higher.
+WITH RECURSIVE due AS MATERIALIZED (
+    SELECT next_attempt_at, attempts FROM :"schema".outbox
+     WHERE next_attempt_at <= statement_timestamp()
+     ORDER BY next_attempt_at LIMIT %(most)s
+), waiting AS MATERIALIZED (
+    SELECT owner, claimed_by, attempts FROM :"schema".outbox
+     WHERE next_attempt_at > statement_timestamp() AND next_attempt_at < 'infinity'
+     ORDER BY next_attempt_at LIMIT %(most)s
+), parked AS MATERIALIZED (
+    SELECT attempts FROM :"schema".outbox
+     WHERE next_attempt_at = 'infinity'
+     ORDER BY ordering_key, id LIMIT %(most)s
+), k (ordering_key) AS (
+    (SELECT ordering_key FROM :"schema".outbox
+      WHERE next_attempt_at = 'infinity'
+      ORDER BY ordering_key LIMIT 1)
+    UNION ALL
+    SELECT (SELECT o.ordering_key FROM :"schema".outbox AS o
+             WHERE o.next_attempt_at = 'infinity' AND o.ordering_key > k.ordering_key
+             ORDER BY o.ordering_key LIMIT 1)
+      FROM k WHERE k.ordering_key IS NOT NULL
+), counted AS (
+    SELECT (SELECT count(*) FROM due) AS due,
+           (SELECT count(*) FROM waiting) AS waiting,
+           (SELECT count(*) FROM parked) AS parked
+)
+SELECT CASE WHEN greatest(due, waiting, parked) < %(most)s THEN due + waiting + parked
+            ELSE greatest(due + waiting + parked, (SELECT c.reltuples::bigint FROM pg_class AS c
+                                                     JOIN pg_namespace AS n ON n.oid = c.relnamespace
+                                                    WHERE n.nspname = :'schema' AND c.relname = 'outbox')) END
+           AS pending,
+       due,
+       (SELECT count(*) FROM waiting WHERE owner = 'relay') AS with_relay,
+       (SELECT count(*) FROM waiting WHERE claimed_by IS NOT NULL) AS claimed,
+       (SELECT count(*) FROM waiting WHERE owner = 'scheduler' AND claimed_by IS NULL AND attempts = 0) AS delayed,
+       (SELECT count(*) FROM (SELECT attempts FROM due UNION ALL SELECT attempts FROM waiting
+                              UNION ALL SELECT attempts FROM parked) AS tried WHERE attempts > 0) AS retrying,
+       parked,
+       (SELECT count(*) FROM (SELECT 1 FROM k WHERE ordering_key IS NOT NULL LIMIT %(most)s) AS b) AS blocked_keys,
+       (SELECT extract(epoch FROM clock_timestamp() - o.created_at)::float8
+          FROM (SELECT created_at FROM :"schema".outbox ORDER BY id LIMIT 1) AS o) AS oldest_seconds,
+       (SELECT extract(epoch FROM clock_timestamp() - min(next_attempt_at))::float8 FROM due) AS overdue_seconds
+  FROM counted;
+
+-- state_dead --
+-- How many dead letters there are, and of the newest `most` how many for which reason.
+SELECT CASE WHEN seen < %(most)s THEN seen
+            ELSE greatest(seen, (SELECT c.reltuples::bigint FROM pg_class AS c
+                                   JOIN pg_namespace AS n ON n.oid = c.relnamespace
+                                  WHERE n.nspname = :'schema' AND c.relname = 'outbox_dead_letter')) END AS total,
+       by_reason
+  FROM (SELECT coalesce(sum(r.dead), 0)::bigint AS seen, coalesce(jsonb_object_agg(r.reason, r.dead), '{}') AS by_reason
+          FROM (SELECT d.reason, count(*) AS dead
+                  FROM (SELECT reason FROM :"schema".outbox_dead_letter ORDER BY died_at DESC LIMIT %(most)s) AS d
+                 GROUP BY d.reason) AS r) AS newest;
+
+-- state_archive --
+-- How many delivered messages are kept: exact below `most`, the planner's estimate beyond.
+SELECT CASE WHEN seen < %(most)s THEN seen
+            ELSE greatest(seen, (SELECT c.reltuples::bigint FROM pg_class AS c
+                                   JOIN pg_namespace AS n ON n.oid = c.relnamespace
+                                  WHERE n.nspname = :'schema' AND c.relname = 'outbox_archive')) END AS total
+  FROM (SELECT count(*) AS seen
+          FROM (SELECT 1 FROM :"schema".outbox_archive ORDER BY delivered_at LIMIT %(most)s) AS a) AS kept;
+
+-- state_workers --
+-- Who has told that it lives, the last seen first among those of a kind.
+SELECT kind, name, role, host, pid, version, started_at, last_seen_at,
+       greatest(0, extract(epoch FROM clock_timestamp() - last_seen_at))::float8 AS silent_seconds
+  FROM :"schema".outbox_worker
+ ORDER BY kind, last_seen_at DESC, name
+ LIMIT %(most)s;
+
+-- state_slot_lag --
+-- How much WAL the slot has not confirmed; null on a standby.
+SELECT CASE WHEN pg_is_in_recovery() THEN NULL
+            ELSE greatest(0, pg_wal_lsn_diff(pg_current_wal_lsn(), s.confirmed_flush_lsn))::bigint END AS lag_bytes
+  FROM pg_replication_slots AS s
+ WHERE s.slot_name = %(slot)s;
+
+-- doctor_limits --
+-- What the server's configuration says about replication and vacuum, beside server_facts.
+SELECT (SELECT setting::float8 / 1000 FROM pg_settings WHERE name = 'wal_sender_timeout') AS wal_sender_timeout_seconds,
+       (SELECT nullif(setting::bigint, -1) * 1048576 FROM pg_settings WHERE name = 'max_slot_wal_keep_size')
+           AS max_slot_wal_keep_bytes,
+       current_setting('autovacuum')::bool AND current_setting('track_counts')::bool AS autovacuum;
+
+-- doctor_replication_use --
+-- How many slots and WAL senders are taken, and how many of the senders feed a standby or a backup.
+SELECT (SELECT count(*) FROM pg_replication_slots) AS slots,
+       (SELECT count(*) FROM pg_stat_replication) AS senders,
+       (SELECT count(*) FROM pg_stat_replication AS r
+         WHERE NOT EXISTS (SELECT 1 FROM pg_replication_slots AS s
+                            WHERE s.active_pid = r.pid AND s.slot_type = 'logical')) AS standbys;
+
+-- doctor_replication_role --
+-- May this role replicate: by its attribute, or on RDS by its membership.
+SELECT r.rolreplication OR r.rolsuper OR EXISTS (
+           SELECT 1 FROM pg_roles AS m
+            WHERE m.rolname = 'rds_replication' AND pg_has_role(r.oid, m.oid, 'MEMBER')) AS may_replicate
+  FROM pg_roles AS r
+ WHERE r.rolname = %(role)s;
+
+-- doctor_system --
+-- Which server this is: the same number on the replication connection means the same server.
+SELECT system_identifier::text FROM pg_control_system();
+
+-- doctor_ages --
+-- Is the publication older than what the slot can still read? In transactions since then; null where there is no slot.
+SELECT least(age(p.xmin), (SELECT min(age(r.xmin)) FROM pg_publication_rel AS r WHERE r.prpubid = p.oid))
+           AS publication_age,
+       (SELECT age(s.catalog_xmin) FROM pg_replication_slots AS s WHERE s.slot_name = %(slot)s) AS slot_age
+  FROM pg_publication AS p
+ WHERE p.pubname = %(publication)s;
+
+-- doctor_indexes --
+-- The indexes of the outbox's tables that can be used.
+SELECT i.relname::text AS name
+  FROM pg_index AS x
+  JOIN pg_class AS i ON i.oid = x.indexrelid
+  JOIN pg_class AS t ON t.oid = x.indrelid
+  JOIN pg_namespace AS n ON n.oid = t.relnamespace
+ WHERE n.nspname = %(schema)s AND x.indisvalid;
+
+-- doctor_vacuum --
+-- Does vacuum keep up with the outbox?
+SELECT s.n_dead_tup AS dead_rows,
+       coalesce((SELECT o.option_value::bool FROM pg_options_to_table(c.reloptions) AS o
+                  WHERE o.option_name = 'autovacuum_enabled'), true) AS enabled
+  FROM pg_class AS c
+  JOIN pg_namespace AS n ON n.oid = c.relnamespace
+  JOIN pg_stat_all_tables AS s ON s.relid = c.oid
+ WHERE n.nspname = %(schema)s AND c.relname = 'outbox';
+
+-- doctor_oldest_transaction --
+-- Who keeps vacuum from removing dead rows of this database for longest, and how many sessions hide that from this role.
+SELECT oldest.holder, oldest.seconds,
+       (SELECT count(*) FROM pg_stat_activity AS a
+         WHERE a.datname = current_database()
+           AND NOT pg_has_role('pg_read_all_stats', 'USAGE')
+           AND NOT pg_has_role(a.usesysid, 'USAGE')) AS hidden
+  FROM (SELECT 1) AS always
+  LEFT JOIN (
+       SELECT h.holder, h.seconds
+         FROM (SELECT concat('process ', a.pid, ' (', coalesce(nullif(a.application_name, ''), a.usename), ', ',
+                             a.state, ')') AS holder,
+                      extract(epoch FROM clock_timestamp() - a.xact_start)::float8 AS seconds
+                 FROM pg_stat_activity AS a
+                WHERE a.datname = current_database() AND a.pid <> pg_backend_pid()
+                  AND a.backend_type <> 'walsender'
+                  AND (a.backend_xmin IS NOT NULL OR a.backend_xid IS NOT NULL)
+               UNION ALL
+               SELECT concat('prepared transaction ', p.gid),
+                      extract(epoch FROM clock_timestamp() - p.prepared)::float8
+                 FROM pg_prepared_xacts AS p
+                WHERE p.database = current_database()) AS h
+        WHERE h.seconds IS NOT NULL
+        ORDER BY h.seconds DESC
+        LIMIT 1) AS oldest ON true;
+
+-- doctor_roles --
+-- Which of these roles exist.
+SELECT r.rolname::text AS name FROM pg_roles AS r WHERE r.rolname = ANY(%(names)s::text[]);
+
+-- doctor_missing_grants --
+-- Which of these privileges the roles lack; the table is null for the schema itself.
+SELECT DISTINCT g.role, g.relation, g.privilege
+  FROM unnest(%(roles)s::text[], %(relations)s::text[], %(privileges)s::text[]) AS g (role, relation, privilege)
+  JOIN pg_roles AS r ON r.rolname = g.role
+  JOIN pg_namespace AS n ON n.nspname = %(schema)s
+  LEFT JOIN pg_class AS c ON c.relnamespace = n.oid AND c.relname = g.relation
+ WHERE CASE WHEN g.relation IS NULL THEN NOT has_schema_privilege(r.oid, n.oid, g.privilege)
+            ELSE NOT has_table_privilege(r.oid, c.oid, g.privilege) END
+ ORDER BY g.role, g.relation NULLS FIRST, g.privilege;
+
+-- doctor_exchanges --
+-- Which exchanges the rows that fall due first go to, and what these rows declare themselves. Bounded in both.
+SELECT r.exchange, r.declarations
+  FROM (SELECT exchange, declarations::text AS declarations FROM :"schema".outbox
+         ORDER BY next_attempt_at LIMIT %(most)s) AS r
+ GROUP BY r.exchange, r.declarations
+ LIMIT %(groups)s;

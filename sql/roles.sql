@@ -1,16 +1,17 @@
 -- Least privilege: one role for each job. Run once per outbox, as the owner of its tables; then GRANT each role to the
 -- login that needs it, or give it LOGIN and a password.
 --     psql -v schema=public -v producer=outbox_producer -v relay=outbox_relay -v scheduler=outbox_scheduler \
---          -v observer=outbox_observer -f sql/roles.sql
+--          -v consumer=outbox_consumer -v observer=outbox_observer -f sql/roles.sql
 -- REPLICATION is an attribute, not a privilege: it is not inherited through GRANT. The relay must log in as its own
 -- role (or, on managed servers, as a member of rds_replication or the like).
 
 CREATE ROLE :"producer"  NOLOGIN;
 CREATE ROLE :"relay"     NOLOGIN REPLICATION;
 CREATE ROLE :"scheduler" NOLOGIN;
+CREATE ROLE :"consumer"  NOLOGIN;
 CREATE ROLE :"observer"  NOLOGIN;
 
-GRANT USAGE ON SCHEMA :"schema" TO :"producer", :"relay", :"scheduler", :"observer";
+GRANT USAGE ON SCHEMA :"schema" TO :"producer", :"relay", :"scheduler", :"consumer", :"observer";
 
 -- Applications insert, and read back nothing but their own event streams, which they append to.
 GRANT INSERT ON :"schema".outbox TO :"producer";
@@ -25,10 +26,13 @@ GRANT SELECT ON :"schema".outbox_migration TO :"relay";
 -- The scheduler also replays (inserts) and prunes.
 GRANT SELECT, INSERT, UPDATE, DELETE ON :"schema".outbox, :"schema".outbox_worker TO :"scheduler";
 GRANT SELECT, INSERT, DELETE ON :"schema".outbox_dead_letter, :"schema".outbox_archive TO :"scheduler";
-GRANT SELECT, DELETE ON :"schema".outbox_event TO :"scheduler";
+GRANT SELECT, DELETE ON :"schema".outbox_event, :"schema".outbox_inbox TO :"scheduler";
 GRANT SELECT ON :"schema".outbox_migration TO :"scheduler";
+
+-- Consumers mark what they have processed, and take no mark back. One that publishes too is also a producer.
+GRANT SELECT, INSERT ON :"schema".outbox_inbox TO :"consumer";
 
 -- The observer sees everything and changes nothing; pg_monitor shows it what the server is doing.
 GRANT SELECT ON :"schema".outbox, :"schema".outbox_dead_letter, :"schema".outbox_archive, :"schema".outbox_event,
-                :"schema".outbox_worker, :"schema".outbox_migration TO :"observer";
+                :"schema".outbox_inbox, :"schema".outbox_worker, :"schema".outbox_migration TO :"observer";
 GRANT pg_monitor TO :"observer";

@@ -160,6 +160,21 @@ CREATE TABLE :"schema".outbox_event (
 CREATE INDEX outbox_event_created_at ON :"schema".outbox_event (created_at);
 
 -- ---------------------------------------------------------------------------------------------------------------------
+-- outbox_inbox: which events a consumer has processed. The row is written in the transaction of the event's effects, so
+-- that both are there or neither is. event_id is text: a message_id or a Celery task id is a UUID as a rule, but whoever
+-- sends it may choose another.
+CREATE TABLE :"schema".outbox_inbox (
+    consumer         text        NOT NULL,
+    event_id         text        NOT NULL,
+    processed_at     timestamptz NOT NULL DEFAULT clock_timestamp(),
+    PRIMARY KEY (consumer, event_id),
+    CONSTRAINT "consumer must be 1 to 255 bytes"  CHECK (octet_length(consumer) BETWEEN 1 AND 255),
+    CONSTRAINT "event_id must be 1 to 1000 bytes" CHECK (octet_length(event_id) BETWEEN 1 AND 1000)
+);
+-- prune_inbox: oldest first.
+CREATE INDEX outbox_inbox_processed_at ON :"schema".outbox_inbox (processed_at);
+
+-- ---------------------------------------------------------------------------------------------------------------------
 -- outbox_worker: which services live. Each writes its own row; one that stops being seen is gone.
 CREATE TABLE :"schema".outbox_worker (
     kind             text        NOT NULL,

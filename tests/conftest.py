@@ -20,6 +20,7 @@ pytest_plugins = [
     "tests.fixtures.proxy",
     "tests.fixtures.services",
     "tests.fixtures.stage",
+    "tests.fixtures.worker",
 ]
 
 # A busy machine is slow, not wrong.

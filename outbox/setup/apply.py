@@ -17,7 +17,8 @@ from outbox.setup.plan import FAILOVER_SERVER, REPLICATION, Step
 from outbox.sqlfiles import script
 from outbox.store import Store, database_errors
 
-DUPLICATE_OBJECT = "42710"
+# A duplicate object; and what it is called when both were made at the same moment, the catalogue's unique index.
+MADE_ALREADY = frozenset({"42710", "23505"})
 INSUFFICIENT_PRIVILEGE = "42501"
 REMEDIES = {
     "53400": "raise max_replication_slots (and restart PostgreSQL) or drop a slot that nobody uses",
@@ -39,7 +40,7 @@ def apply_step(store: Store, step: Step) -> str:
         with database_errors():
             store.connection.execute(step.sql)
     except DatabaseError as error:
-        if error.sqlstate == DUPLICATE_OBJECT and step.outcome == "created":
+        if error.sqlstate in MADE_ALREADY and step.outcome == "created":
             return "already there (made by somebody else just now)"
         raise _explained(error, step.what, step.needs) from error
     return step.outcome

@@ -173,7 +173,7 @@ def slot_state(store: Store, slot: str) -> SlotState | None:
 
 def kept_rows(store: Store) -> dict[str, int]:
     """How many rows dropping the tables would lose, by what they are."""
-    kinds = ("undelivered messages", "dead letters", "archived messages", "events of streams")
+    kinds = ("undelivered messages", "dead letters", "archived messages", "events of streams", "marks of the inbox")
     return dict(zip(kinds, _rows(store, "kept_rows")[0], strict=True))
 
 

@@ -99,6 +99,29 @@ CATALOGUE: tuple[Spec, ...] = (
 """Every metric of the services, for the documentation and its tests."""
 
 
+CONSUMER_RECEIVED = Spec("outbox_consumer_received_total", "Messages that a worker received.", ("consumer",))
+CONSUMER_PROCESSED = Spec(
+    "outbox_consumer_processed_total",
+    "Messages that a worker is done with, by status: done, duplicate, retried, requeued, or why it is a dead letter.",
+    ("consumer", "status"),
+)
+CONSUMER_RETRIES = Spec("outbox_consumer_retries_total", "Messages sent to a delay.", ("consumer", "delay"))
+CONSUMER_HANDLER_SECONDS = Spec(
+    "outbox_consumer_handler_seconds",
+    "Seconds that a handler ran.",
+    ("consumer",),
+    buckets=(*STEP_BUCKETS, 60.0, 300.0),
+)
+CONSUMER_DEAD_LETTERS = Spec("outbox_consumer_dead_letters", "Messages in a queue's dead-letter queue.", ("queue",))
+CONSUMER_ACTIVE = Spec("outbox_consumer_active", "Consumers of this worker that receive messages now.")
+
+CONSUMER_CATALOGUE: tuple[Spec, ...] = (
+    *(CONSUMER_RECEIVED, CONSUMER_PROCESSED, CONSUMER_RETRIES),
+    *(CONSUMER_HANDLER_SECONDS, CONSUMER_DEAD_LETTERS, CONSUMER_ACTIVE),
+)
+"""Every metric of a worker (see consumer.metrics), for the documentation and its tests."""
+
+
 class Metrics:
     """What one service counts and measures. `labelled_types`: globs of the message types with a label of their own."""
 

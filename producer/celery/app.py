@@ -10,14 +10,17 @@ application. What the body of a task calls is captured as anywhere else.
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from functools import cached_property
 from typing import Any
 
 from celery import Celery, signals
 
 from producer.celery.capture import CapturingProducer
+from producer.celery.description import describe_quickly
+from producer.celery.mould import Moulds, ObservedProducer, is_genuine
 from producer.celery.outbox import TaskOutbox
 from producer.celery.results import defer_subscriptions
 
@@ -60,7 +63,7 @@ class Capturing:
 
     def producer_or_acquire(self, producer: Any = None) -> Any:
         if producer is None and not _direct.get():
-            producer = self.outbox.producer(direct_outside=self._sends_by_itself())
+            producer = self.outbox.producer(self._sends_by_itself)
             if producer is not None:
                 return producer
         return super().producer_or_acquire(producer)  # type: ignore[misc]
@@ -71,20 +74,48 @@ class Capturing:
 
     default_producer = producer_or_acquire  # Celery's alias
 
-    def send_task(self, name: str, *args: Any, **options: Any) -> Any:
-        if not self.outbox.excludes(name):
-            return super().send_task(name, *args, **options)  # type: ignore[misc]
-        # A group hands its capturing producer to each of its tasks.
-        if isinstance(options.get("producer"), CapturingProducer):
-            options["producer"] = None
-        with sending_direct():
-            return super().send_task(name, *args, **options)  # type: ignore[misc]
+    def send_task(self, name: str, args: Any = None, kwargs: Any = None, *rest: Any, **options: Any) -> Any:
+        send: Callable[..., Any] = super().send_task  # type: ignore[misc]
+        if self.outbox.excludes(name):
+            # A group hands its capturing producer to each of its tasks.
+            if isinstance(options.get("producer"), CapturingProducer):
+                options["producer"] = None
+            with sending_direct():
+                return send(name, args, kwargs, *rest, **options)
+        if not rest and not _direct.get() and is_genuine(send):
+            key = self._moulds.key(name, options)
+            if key is not None:
+                return self._send_plain(send, key, name, args, kwargs, options)
+        return send(name, args, kwargs, *rest, **options)
+
+    def _send_plain(self, send: Any, key: Any, name: str, args: Any, kwargs: Any, options: dict[str, Any]) -> Any:
+        """A call like the last one but for its arguments."""
+        result = None
+        if self._moulds.knows(key):
+            producer = self.outbox.producer(self._sends_by_itself)
+            if producer is not None:
+                result = self._moulds.cast(key, args, kwargs, options, producer)
+            return send(name, args, kwargs, **options) if result is None else result
+        observed = self.outbox.producer(self._sends_by_itself, ObservedProducer)
+        if observed is None:
+            return send(name, args, kwargs, **options)
+        result = send(name, args, kwargs, **(options | {"producer": observed}))
+        self._moulds.learn(key, observed)
+        return result
+
+    @cached_property
+    def _moulds(self) -> Moulds:
+        return Moulds(self)
 
     def register_task(self, task: Any, **options: Any) -> Any:
         return _arm_task(super().register_task(task, **options))  # type: ignore[misc]
 
     def _task_from_fun(self, *args: Any, **options: Any) -> Any:
         return _arm_task(super()._task_from_fun(*args, **options))  # type: ignore[misc]
+
+    @cached_property
+    def amqp(self) -> Any:
+        return describe_quickly(super().amqp)  # type: ignore[misc]
 
     def _get_backend(self) -> Any:
         return defer_subscriptions(super()._get_backend())  # type: ignore[misc]
@@ -112,6 +143,8 @@ def arm(app: Any, outbox: TaskOutbox) -> None:
     _notice_worker(app)
     for task in app._tasks.values():
         _arm_task(task)
+    if "amqp" in vars(app):
+        describe_quickly(app.amqp)
     if app._backend is not None:
         defer_subscriptions(app._backend)
 
@@ -120,7 +153,9 @@ def _arm_task(task: Any) -> Any:
     if not isinstance(task, DirectRetry):
         kind = type(task)
         task.__class__ = type(kind.__name__, (DirectRetry, kind), {"__module__": kind.__module__})
-        task.run = _marked(task.run)
+        # Celery has tasks of its own, which send for it: chord_unlock the body of a chord.
+        if not task.name.startswith("celery."):
+            task.run = _marked(task.run)
     return task
 
 

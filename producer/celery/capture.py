@@ -8,6 +8,7 @@ one round trip.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from datetime import datetime
@@ -16,33 +17,48 @@ from typing import Any
 from uuid import UUID
 
 import kombu.utils.json
-from kombu import messaging
+from kombu import entity, messaging
 from kombu.utils import functional
 
-from producer.celery.declarations import render_declarations
+from producer.celery.declarations import Declarations
 from producer.event import Row, parse_event_id, split_moment
 
 Write = Callable[[list[Row]], None]
 
 # kombu is only half typed.
 Producer: Any = messaging.Producer
+_DEFAULT_EXCHANGE: Any = entity.Exchange("")
 _maybe_list: Any = functional.maybe_list
-_dumps: Any = kombu.utils.json.dumps
+
+# What kombu.utils.json.dumps makes anew for each call.
+_encode_json: Callable[[Any], str] = kombu.utils.json.JSONEncoder(separators=(",", ":")).encode
+_is_canonical_uuid = re.compile("[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}").fullmatch
 
 
 class CapturingProducer(Producer):  # type: ignore[misc]
     """Never connects: its connection and channel know only what Celery asks of them while it enqueues."""
 
     def __init__(
-        self, write: Write, *, hold_eta: bool = False, add_context: Callable[[Row, dict[str, Any]], None]
+        self,
+        write: Write,
+        declarations: Declarations,
+        *,
+        hold_eta: bool = False,
+        add_context: Callable[[Row, dict[str, Any]], None] | None = None,
     ) -> None:
-        super().__init__(None)
+        super().__init__(None, _DEFAULT_EXCHANGE)
         self._write = write
+        self._declarations = declarations
         self._hold_eta = hold_eta
         self._add_context = add_context
         self._blocks = 0
         self._rows: list[Row] = []
         self._declared_ahead: list[Any] = []
+
+    @property
+    def has_declared_ahead(self) -> bool:
+        """Whether something was declared for the next message only: rpc:// does so."""
+        return bool(self._declared_ahead)
 
     @property
     def connection(self) -> Any:
@@ -96,8 +112,10 @@ class CapturingProducer(Producer):  # type: ignore[misc]
         properties |= {"delivery_mode": mode, "priority": priority, "reply_to": getattr(reply_to, "name", reply_to)}
         if expiration is not None:
             properties["expiration"] = expiration  # in seconds: the delivery takes off the time in the outbox
-        declarations = [*self._declared_ahead, *(_maybe_list(declare) or ())]
-        self._declared_ahead.clear()
+        declared = _maybe_list(declare) or ()
+        if self._declared_ahead:
+            declared = [*self._declared_ahead, *declared]
+            self._declared_ahead.clear()
         row = {
             "event_id": _event_id(headers, body),
             "event_type": _event_type(headers, body, routing_key),
@@ -110,25 +128,24 @@ class CapturingProducer(Producer):  # type: ignore[misc]
             "content_type": content_type,
             "content_encoding": content_encoding,
             "headers": "{}",
-            "properties": _json({name: value for name, value in properties.items() if value is not None}),
-            "declarations": render_declarations(declarations),
+            "properties": _encode_json({name: value for name, value in properties.items() if value is not None}),
+            "declarations": self._declarations.render(declared),
             "context": None,
             "dedup_key": None,
             "expires_at": None,
             "expires_in_seconds": None,
-            "deliver_at": self._held_until(headers, body),
+            "deliver_at": self._held_until(headers, body) if self._hold_eta else None,
             "deliver_in_seconds": None,
         }
-        self._add_context(row, headers)
-        row["headers"] = _json(headers)
+        if self._add_context is not None:
+            self._add_context(row, headers)
+        row["headers"] = _encode_json(headers)
         if self._blocks:
             self._rows.append(row)
         else:
             self._write([row])
 
     def _held_until(self, headers: dict[str, Any], body: Any) -> str | None:
-        if not self._hold_eta:
-            return None
         eta = headers.get("eta") or (body.get("eta") if isinstance(body, dict) else None)
         moment = datetime.fromisoformat(eta) if isinstance(eta, str) else eta
         # What a naive eta means is for the worker to decide: it is sent as it is, and waits there.
@@ -161,14 +178,11 @@ class _Channel:
         self.connection = connection
 
 
-def _json(value: Any) -> str:
-    text: str = _dumps(value, separators=(",", ":"))
-    return text
-
-
 def _event_id(headers: dict[str, Any], body: Any) -> str:
     """The task's id, where it is a UUID: one identity from the call to the worker."""
     task_id = headers.get("id") or (body.get("id") if isinstance(body, dict) else None)
+    if isinstance(task_id, str) and _is_canonical_uuid(task_id):
+        return task_id
     try:
         return str(UUID(task_id))
     except (TypeError, ValueError, AttributeError):

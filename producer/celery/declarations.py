@@ -17,14 +17,36 @@ Exchange: Any = entity.Exchange
 Queue: Any = entity.Queue
 _dumps: Any = kombu.utils.json.dumps
 
+MAX_RENDERED = 1_000
+"""Queues can be made for a single call, as rpc:// does: what is remembered of them must not grow without bound."""
+
 # What a queue is to its consumers is none of the broker's business.
 _NOT_DECLARED = ("alias", "consumer_arguments", "no_ack")
 
 
-def render_declarations(entities: Iterable[Any]) -> str | None:
-    """JSON, or None where nothing is to be declared. Names stand for themselves in kombu: they declare nothing."""
-    entries = [_render(each) for each in entities if isinstance(each, (Exchange, Queue))]
-    return _dumps(entries, separators=(",", ":")) if entries else None
+class Declarations:
+    """
+    Renders declarations, each queue and exchange once.
+
+    By identity, as kombu declares an object once per connection: one that is changed in place later is not rendered
+    again.
+    """
+
+    def __init__(self) -> None:
+        self._rendered: dict[int, tuple[Any, str]] = {}
+
+    def render(self, entities: Iterable[Any]) -> str | None:
+        """JSON, or None where nothing is to be declared. Names stand for themselves in kombu: they declare nothing."""
+        entries = [self._render_once(each) for each in entities if isinstance(each, (Exchange, Queue))]
+        return f"[{','.join(entries)}]" if entries else None
+
+    def _render_once(self, declared: Any) -> str:
+        known = self._rendered.get(id(declared))  # the object is kept too, so its id is not given to another
+        if known is None:
+            if len(self._rendered) >= MAX_RENDERED:
+                self._rendered.clear()
+            known = self._rendered[id(declared)] = (declared, _dumps(_render(declared), separators=(",", ":")))
+        return known[1]
 
 
 def _render(declared: Any) -> dict[str, Any]:

@@ -22,9 +22,11 @@ from collections.abc import Callable, Collection, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from fnmatch import fnmatchcase
+from functools import partial
 from typing import Any, Literal, get_args
 
 from producer.celery.capture import CapturingProducer
+from producer.celery.declarations import Declarations
 from producer.context import Context
 from producer.event import Row
 from producer.events import Outbox, OutsideTransactionError, OutsideTransactionWarning, callers_level
@@ -67,6 +69,7 @@ class TaskOutbox:
         self.exclude_tasks = tuple(exclude_tasks)
         self.hold_eta = hold_eta
         self.context = context
+        self._declarations = Declarations()
         self._outbox = Outbox(schema=schema, context=None, outside_transaction="allow")
         self._bound: ContextVar[tuple[Any, ...]] = ContextVar("outbox_bound", default=())
 
@@ -96,16 +99,17 @@ class TaskOutbox:
     def excludes(self, task_name: str) -> bool:
         return any(fnmatchcase(task_name, pattern) for pattern in self.exclude_tasks)
 
-    def producer(self, *, direct_outside: bool = False) -> CapturingProducer | None:
-        """A producer that captures; None: the broker's own is wanted. `direct_outside` overrides the setting."""
+    def producer(self, sends_by_itself: Callable[[], bool], kind: Any = CapturingProducer) -> Any:
+        """
+        A producer (of a kind) that captures; None: the broker's own is wanted.
+
+        sends_by_itself  whether nobody's code but Celery's asks: outside a transaction that goes direct
+        """
         handle = self._handle_in_transaction()
-        if handle is None and (direct_outside or self.outside_transaction == "direct"):
+        if handle is None and (self.outside_transaction == "direct" or sends_by_itself()):
             return None
-
-        def write(rows: list[Row]) -> None:
-            self._write(handle, rows)
-
-        return CapturingProducer(write, hold_eta=self.hold_eta, add_context=self._add_context)
+        add_context = None if self.context is None else self._add_context
+        return kind(partial(self._write, handle), self._declarations, hold_eta=self.hold_eta, add_context=add_context)
 
     def _handle_in_transaction(self) -> Any:
         handle = self.django if self.django is not None else next(reversed(self._bound.get()), None)
@@ -135,10 +139,11 @@ class TaskOutbox:
             self._outbox.enqueue_rows(handle, rows)
 
     def _add_context(self, row: Row, headers: dict[str, Any]) -> None:
-        if self.context is not None:
-            for name, value in self.context.headers(row["event_id"]).items():
-                headers.setdefault(name, value)
-            row["context"] = self.context.log_context()
+        assert self.context is not None
+        context = self.context.now()
+        for name, value in context.headers(row["event_id"]).items():
+            headers.setdefault(name, value)
+        row["context"] = context.log
 
     def _on_begin(self, session: Any, transaction: Any) -> None:
         if transaction.parent is None:

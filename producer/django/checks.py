@@ -5,6 +5,7 @@ outbox.E001 OUTBOX is not a dict          E002 unknown key              E003 wro
 outbox.E004 no such database              E005 not PostgreSQL           E006 the redactor cannot be imported
 outbox.E007 the Celery app cannot be imported                          W008 the Celery app does not capture
 outbox.E009 tables or migrations missing (`migrate`)                   W010 publication or slot missing (`outbox setup`)
+outbox.E011 unknown setting of the services
 
 E009 and W010 ask the database, and run when Django is told to (`check --database default`, `migrate`).
 """
@@ -12,17 +13,18 @@ E009 and W010 ask the database, and run when Django is told to (`check --databas
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from importlib import import_module
 from typing import Any, get_args
 
 from django.core.checks import CheckMessage, Error, Warning
 from django.db import connections
 
+from outbox.redactor import load_redactor
 from outbox.sqlfiles import Queries, migrations
 from producer.django.conf import KNOWN, OutboxSettings, configured, get_settings
+from producer.django.services import unknown_settings
 from producer.events import OutsideTransaction
-from producer.redactor import load_redactor
 
 
 def check_settings(app_configs: Any = None, **options: Any) -> list[CheckMessage]:  # noqa: ARG001
@@ -63,6 +65,8 @@ def _check_keys(given: dict[str, Any]) -> Iterator[CheckMessage]:
 
 def _check_values(settings: OutboxSettings) -> Iterator[CheckMessage]:
     for key, name in KNOWN.items():
+        if name == "services":
+            continue
         value = getattr(settings, name)
         optional = name in ("redactor", "celery_app", "publication", "slot")
         if not (isinstance(value, str) or (optional and value is None)):
@@ -71,6 +75,7 @@ def _check_values(settings: OutboxSettings) -> Iterator[CheckMessage]:
         allowed = ", ".join(get_args(OutsideTransaction))
         yield Error(f"OUTBOX['OUTSIDE_TRANSACTION'] must be one of {allowed}", id="outbox.E003")
     yield from _check_alias(settings)
+    yield from _check_services(settings.services)
     if isinstance(settings.redactor, str):
         try:
             load_redactor(settings.redactor)
@@ -86,6 +91,14 @@ def _check_alias(settings: OutboxSettings) -> Iterator[CheckMessage]:
     elif connections[settings.database].vendor != "postgresql":
         vendor = connections[settings.database].vendor
         yield Error(f"the outbox lives in PostgreSQL, and {settings.database!r} is {vendor}", id="outbox.E005")
+
+
+def _check_services(given: Any) -> Iterator[CheckMessage]:
+    if not isinstance(given, Mapping):
+        yield Error("OUTBOX['SERVICES'] must be a dict", id="outbox.E003")
+        return
+    for message in unknown_settings(given):
+        yield Error(f"OUTBOX['SERVICES']: {message}", id="outbox.E011")
 
 
 def _check_celery(path: str) -> Iterator[CheckMessage]:

@@ -8,11 +8,14 @@ OUTSIDE_TRANSACTION  'warn', 'raise' or 'allow' ('warn')
 REDACTOR             dotted path of the function that redacts payloads for the admin (None: payloads are not shown)
 CELERY_APP           dotted path of the Celery application, checked to be importable and to capture (None)
 PUBLICATION, SLOT    what the relay reads from, checked to be there ('outbox'); None: no relay, only the scheduler
+SERVICES             a dict: settings for `manage.py outbox_relay` and `outbox_retry_scheduler`, by their names in
+                     capitals: {'BROKER_URL': ..., 'ARCHIVE': True}. DATABASE_URL is the alias' unless given
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 from django.conf import settings
@@ -28,6 +31,7 @@ class OutboxSettings:
     celery_app: str | None = None
     publication: str | None = "outbox"
     slot: str | None = "outbox"
+    services: Mapping[str, Any] = field(default_factory=dict)
 
 
 KNOWN = {field.name.upper(): field.name for field in fields(OutboxSettings)}

@@ -12,9 +12,9 @@ from typing import Any
 
 from django.db import models
 
+from outbox.redactor import HIDDEN, load_redactor, redacted
 from producer.django.conf import get_settings, table_name
 from producer.django.fields import Instant, JsonText
-from producer.redactor import HIDDEN, load_redactor, redacted
 
 
 class _Message(models.Model):
@@ -63,6 +63,8 @@ class OutboxMessage(_Message):
     class Meta:
         managed = False
         db_table = table_name("outbox")
+        default_permissions = ("view",)
+        permissions = (("retry_outboxmessage", "Can retry outbox message"),)
 
 
 class DeadLetter(_Message):
@@ -78,6 +80,11 @@ class DeadLetter(_Message):
     class Meta:
         managed = False
         db_table = table_name("outbox_dead_letter")
+        default_permissions = ("view",)
+        permissions = (
+            ("replay_deadletter", "Can replay dead letter"),
+            ("discard_deadletter", "Can discard dead letter"),
+        )
 
 
 class ArchivedMessage(_Message):
@@ -88,6 +95,7 @@ class ArchivedMessage(_Message):
     class Meta:
         managed = False
         db_table = table_name("outbox_archive")
+        default_permissions = ("view",)
 
 
 class StoredEvent(models.Model):
@@ -106,9 +114,15 @@ class StoredEvent(models.Model):
     class Meta:
         managed = False
         db_table = table_name("outbox_event")
+        default_permissions = ("view",)
 
     def __str__(self) -> str:
         return f"{self.stream} {self.version}"
+
+    @property
+    def shown_payload(self) -> str:
+        """What operators may see: the redactor's copy."""
+        return show_payload(self.event_type, bytes(self.payload), self.content_type, self.headers or {})
 
 
 def show_payload(event_type: str, payload: bytes, content_type: str, headers: Mapping[str, Any]) -> str:

@@ -6,8 +6,9 @@ outbox_message_created        from producer.django.outbox, after the row was wri
                               (str), new (False: a message with its dedup_key was pending; None: not known), using
                               (the database's alias)
 
-The others tell what the services did. They run elsewhere, so `manage.py outbox_signals` watches the tables and sends
-these; sender: the Watcher. Nothing is sent for what happened while it did not run.
+The others tell what the services did, wherever they run: one process watches the tables and sends these. It is a
+service that runs inside Django (`manage.py outbox_relay`, `outbox_retry_scheduler`), or `manage.py outbox_signals`;
+sender: the Watcher. Nothing is sent for what happened while none of them ran.
 
 outbox_message_sent           kwargs: event_id, event_type, attempts (int), delivered_at (datetime), using. Needs the
                               services' setting `archive`: otherwise nothing is left of a message that was delivered

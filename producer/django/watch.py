@@ -3,15 +3,20 @@ Watcher: tell Django what the services did, by looking at the tables.
 
 Each table is read onward from a place (time, id), so that every row is read once. Rows are told `lag_seconds` late:
 times are taken before a statement commits, and one that is overtaken in between must still be found.
+
+Of all the processes that watch an outbox one tells, the holder of an advisory lock of its session. The lock needs a
+connection of its own: behind a pooler that shares sessions, run one `outbox_signals`, and the services with
+--no-signals.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import datetime
 from typing import Any, NamedTuple
 from uuid import UUID
 
-from django.db import connections
+from django.db import Error, connections
 
 from outbox.sqlfiles import Queries
 from producer.django.conf import get_settings
@@ -42,6 +47,10 @@ class Watcher:
         self._queries = Queries(settings.schema)
         [(now,)] = self._fetch("watch_from", {})
         self._places: dict[str, tuple[datetime, int]] = dict.fromkeys(("sent", "failed", "dead"), (now, 0))
+
+    def may_tell(self) -> bool:
+        """Whether this session is the one that tells; the lock is given back with the session."""
+        return bool(self._fetch("watch_lock", {"schema": self._queries.schema})[0][0])
 
     def run_once(self) -> Told:
         return Told(self._tell_sent(), self._tell_failed(), self._tell_dead())
@@ -85,3 +94,61 @@ class Watcher:
         with connections[self.using].cursor() as cursor:
             cursor.execute(self._queries[query], parameters)
             return list(cursor.fetchall())
+
+
+def watch(
+    stop: Callable[[float], bool],
+    *,
+    using: str | None = None,
+    interval_seconds: float = 1,
+    lag_seconds: float = 2,
+    say: Callable[[str], object] = lambda _: None,
+    warn: Callable[[str], object] = lambda _: None,
+) -> None:
+    """Tell, or stand by, until `stop(seconds)`, which sleeps that long, returns True."""
+    alias = using or get_settings().database
+    turn = _Turn(alias, lag_seconds, say)
+    warned = ""
+    pause = 0.0
+    try:
+        while not stop(pause):
+            try:
+                pause = 0.0 if turn.run_once() else interval_seconds
+                warned = ""
+            except Error as error:
+                turn.lose()
+                pause = interval_seconds
+                trouble = next(iter(str(error).strip().splitlines()), type(error).__name__)
+                if trouble != warned:
+                    warn(f"signals wait for the database: {trouble}")
+                    warned = trouble
+    finally:
+        connections[alias].close()
+
+
+class _Turn:
+    """After a lost connection it goes on from its place, unless somebody else has taken over: then it begins anew."""
+
+    def __init__(self, alias: str, lag_seconds: float, say: Callable[[str], object]) -> None:
+        self._alias = alias
+        self._lag_seconds = lag_seconds
+        self._say = say
+        self._watcher: Watcher | None = None
+        self._locked: bool | None = None
+
+    def run_once(self) -> bool:
+        """Whether there was something to tell, and so may be more."""
+        watcher = self._watcher or Watcher(self._alias, lag_seconds=self._lag_seconds)
+        if not self._locked:
+            locked = watcher.may_tell()
+            if locked != self._locked:
+                self._say(
+                    f"watching {self._alias}" if locked else f"another process watches {self._alias}: standing by"
+                )
+            self._locked = locked
+        self._watcher = watcher if self._locked else None
+        return self._locked and any(watcher.run_once())
+
+    def lose(self) -> None:
+        connections[self._alias].close()
+        self._locked = None

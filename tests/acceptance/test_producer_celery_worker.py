@@ -1,6 +1,6 @@
 """
-From a transaction to a worker: captured tasks, canvas included, delivered by the real scheduler to real brokers and
-executed by real worker processes.
+From a transaction to a worker and back: captured tasks, canvas included, delivered by the real relay to real brokers,
+executed by real worker processes, and their results read through every kind of backend.
 """
 
 from __future__ import annotations
@@ -10,88 +10,98 @@ import os
 import re
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 from uuid import uuid4
 
 import pytest
 from celery import chain, chord, group
 
-from outbox.sqlfiles import script
 from tests.fixtures.broker import Broker
 from tests.fixtures.celery_app import make_app, outbox
 from tests.fixtures.database import Database
+from tests.fixtures.handles import url_for
 from tests.fixtures.servers import SharedValkey
-from tests.fixtures.services import RunService
+from tests.fixtures.services import Service
+from tests.fixtures.stage import Stage
 from tests.fixtures.waiting import wait_for
 
-RESULT_SECONDS = 40
-pytestmark = pytest.mark.timeout(240)
+START_SECONDS = 60
+RESULT_SECONDS = 60
+POLL_SECONDS = 0.05  # of a backend that has to be asked
+pytestmark = pytest.mark.timeout(300)
+
+
+class Running(NamedTuple):
+    app: Any
+    worker: Service
+
+
+Start = Callable[..., Running]
 
 
 @pytest.fixture
-def results_url(valkey_server: SharedValkey) -> str:
+def start(stage: Stage) -> Iterator[Start]:
+    """Start a worker of a kind; gives the application that captures, with the same addresses."""
+    apps: list[Any] = []
+
+    def run(broker: Broker, results: str, kind: str, *, quorum: bool = False) -> Running:
+        worker = stage.run_service(
+            "celery", "-A", "tests.fixtures.celery_app", "worker", "--pool=solo", "--loglevel=INFO",
+            "--without-gossip", "--without-mingle", "--without-heartbeat",
+            env={
+                "TEST_BROKER": broker.url,
+                "TEST_RESULTS": results,
+                "TEST_WORKER": kind,
+                "TEST_QUEUES": "quorum" if quorum else "",
+            },
+        )  # fmt: skip
+        apps.append(make_app(broker.url, results, stock=False, quorum=quorum))
+        return Running(apps[-1], worker)
+
+    yield run
+    gc.collect()  # results that die unsubscribe: while the server is still there
+    for app in apps:
+        if hasattr(app.backend, "result_consumer"):
+            app.backend.result_consumer.stop()
+        if hasattr(app.backend, "client"):
+            app.backend.client.connection_pool.disconnect()
+        app.close()
+
+
+@pytest.fixture
+def redis_results(valkey_server: SharedValkey) -> str:
     """A database of Valkey that no broker uses."""
     worker = re.search(r"\d+$", os.environ.get("PYTEST_XDIST_WORKER", ""))
     return urlsplit(valkey_server.url)._replace(path=f"/{8 + (int(worker[0]) if worker else 0) % 8}").geturl()
 
 
-@pytest.fixture(params=["RabbitMQ", "Valkey"])
-def broker(request: pytest.FixtureRequest) -> Broker:
-    name = "rabbit_vhost" if request.param == "RabbitMQ" else "redis_broker"
-    found: Broker = request.getfixturevalue(name)
-    return found
-
-
 @pytest.fixture
-def start(
-    broker: Broker, results_url: str, database: Database, run_service: RunService
-) -> Iterator[Callable[[str], Any]]:
-    """Start a worker of a kind, and a scheduler that delivers; gives the capturing application."""
-    apps: list[Any] = []
-
-    def run(kind: str) -> Any:
-        with database.connect() as connection:
-            connection.execute(script("setup/handover_after.sql", schema="public", handover_after="0 seconds"))
-        worker = run_service(
-            "celery", "-A", "tests.fixtures.celery_app", "worker", "--pool=solo", "--loglevel=INFO",
-            "--without-gossip", "--without-mingle",
-            env={"TEST_BROKER": broker.url, "TEST_RESULTS": results_url, "TEST_WORKER": kind},
-        )  # fmt: skip
-        run_service(
-            "retry_scheduler",
-            env={
-                "OUTBOX_DATABASE_URL": database.dsn,
-                "OUTBOX_BROKER_URL": broker.url,
-                "OUTBOX_POLL_SECONDS": "0.1",
-                "OUTBOX_LOG_FORMAT": "json",
-            },
-        )
-        worker.wait_for_line("ready.", deadline_seconds=60)
-        apps.append(make_app(broker.url, results_url, stock=False))
-        return apps[0]
-
-    yield run
-    gc.collect()  # results that die unsubscribe: while the server is still there
-    for app in apps:
-        app.backend.result_consumer.stop()
-        app.backend.client.connection_pool.disconnect()
-        app.close()
+def database_results(database: Database) -> str:
+    return f"db+{url_for(database.dsn, 'psycopg')}"
 
 
-@pytest.mark.parametrize("kind", ["stock", "capturing"])
+@pytest.mark.parametrize(
+    ("broker", "results", "kind"),
+    [("rabbit_vhost", "database_results", "capturing"), ("redis_broker", "redis_results", "stock")],
+    ids=["RabbitMQ, results in a database, a capturing worker", "Valkey, results in Valkey, a stock worker"],
+)
 def test_captured_tasks_and_canvas_run_on_a_real_worker(
-    kind: str, start: Callable[[str], Any], database: Database
+    broker: str, results: str, kind: str, start: Start, stage: Stage, request: pytest.FixtureRequest
 ) -> None:
-    app = start(kind)
+    address: Broker = request.getfixturevalue(broker)
+    app, worker = start(address, request.getfixturevalue(results), kind)
+    relay = stage.start_relay(address.url)
+    worker.wait_for_line("ready.", deadline_seconds=START_SECONDS)
     add, total = app.tasks["shop.add"], app.tasks["shop.total"]
     boom, remember = app.tasks["shop.boom"], app.tasks["shop.remember"]
     linked, failed, undone = (f"{what}-{uuid4()}" for what in ("linked", "failed", "undone"))
-    with database.connect(autocommit=False) as connection, outbox.session(connection):
+    with stage.database.connect(autocommit=False) as connection, outbox.session(connection):
         remember.delay(undone)
         connection.rollback()
         expected: list[tuple[Any, Any]] = [
             (add.delay(1, 2), 3),
+            (add.delay(3, 4), 7),
             (add.apply_async((1, 2), serializer="msgpack", compression="gzip", priority=3), 3),
             (add.apply_async((1, 2), countdown=1, expires=120), 3),
             (add.apply_async((1, 2), eta=datetime.now(UTC) + timedelta(seconds=0.5)), 3),
@@ -109,12 +119,41 @@ def test_captured_tasks_and_canvas_run_on_a_real_worker(
         broken = boom.apply_async(link_error=remember.si(failed))
         connection.commit()
     for result, value in expected:
-        assert result.get(timeout=RESULT_SECONDS) == value
+        assert result.get(timeout=RESULT_SECONDS, interval=POLL_SECONDS) == value
     with pytest.raises(ValueError, match="boom"):
-        broken.get(timeout=RESULT_SECONDS)
+        broken.get(timeout=RESULT_SECONDS, interval=POLL_SECONDS)
     for key in (linked, failed):
-        wait_for(lambda key=key: app.backend.get(key) == b"called", deadline_seconds=20)  # type: ignore[misc]
-    assert app.backend.get(undone) is None
-    with database.connect() as connection:
-        wait_for(lambda: connection.execute("SELECT count(*) FROM outbox").fetchone() == (0,))
-        assert connection.execute("SELECT reason, last_error FROM outbox_dead_letter").fetchall() == []
+        assert app.AsyncResult(key).get(timeout=RESULT_SECONDS, interval=POLL_SECONDS) == "called"
+    assert app.AsyncResult(undone).state == "PENDING"
+    wait_for(lambda: stage.count() == 0, deadline_seconds=30)
+    assert stage.rows("outbox_dead_letter") == []
+    assert relay.is_running
+
+
+def test_native_delayed_delivery_and_results_over_the_broker_work(
+    rabbit_vhost: Broker, start: Start, stage: Stage
+) -> None:
+    app, worker = start(rabbit_vhost, "rpc://", "stock", quorum=True)
+    worker.wait_for_line("ready.", deadline_seconds=START_SECONDS)  # it makes the delay exchanges
+    add, journey = app.tasks["shop.add"], app.tasks["shop.journey"]
+    with stage.database.connect(autocommit=False) as connection, outbox.session(connection):
+        late = journey.apply_async(countdown=1)
+        due = datetime.now(UTC) + timedelta(seconds=1)
+    wait_for(lambda: datetime.now(UTC) > due, deadline_seconds=30)  # until its whole delay has passed in the outbox
+    stage.start_relay(rabbit_vhost.url)
+    with stage.database.connect(autocommit=False) as connection, outbox.session(connection):
+        expected: list[tuple[Any, Any]] = [
+            (add.delay(1, 2), 3),
+            (add.delay(3, 4), 7),
+            (journey.delay(), "work"),
+            (late, "celery_delayed_delivery"),
+            (add.apply_async((5, 6), countdown=2), 11),
+            (group(add.s(n, n) for n in range(3)).apply_async(), [0, 2, 4]),
+            (chain(add.s(1, 2), add.s(3)).apply_async(), 6),
+        ]
+        delayed = journey.apply_async(eta=datetime.now(UTC) + timedelta(seconds=5))
+    for result, value in expected:
+        assert result.get(timeout=RESULT_SECONDS) == value
+    assert re.fullmatch(r"celery_delayed_\d+", delayed.get(timeout=RESULT_SECONDS))
+    wait_for(lambda: stage.count() == 0, deadline_seconds=30)
+    assert stage.rows("outbox_dead_letter") == []

@@ -124,9 +124,14 @@ def test_nothing_is_pruned_unless_a_retention_is_set(store: Store) -> None:
 def test_archive_and_dead_letters_are_pruned_by_their_age(store: Store) -> None:
     archive_and_bury(store)
     chore = Prune(settings(archive_retention_seconds=DAY, dead_letter_retention_seconds=3 * DAY))
-    assert chore.run_once(store) == {"pruned_archive": 3, "pruned_dead_letters": 0, "pruned_events": 0}
+    assert chore.run_once(store) == {
+        "pruned_archive": 3,
+        "pruned_dead_letters": 0,
+        "pruned_events": 0,
+        "pruned_inbox": 0,
+    }
     chore = Prune(settings(dead_letter_retention_seconds=DAY))
-    assert chore.run_once(store) == {"pruned_archive": 0, "pruned_dead_letters": 3, "pruned_events": 0}
+    assert chore.run_once(store)["pruned_dead_letters"] == 3
     assert not chore.unfinished
 
 
@@ -161,6 +166,26 @@ def test_old_events_are_pruned_but_the_newest_of_a_stream_keeps_its_version(
         store.connection, "SELECT stream, array_agg(version ORDER BY version) FROM outbox_event GROUP BY 1 ORDER BY 1"
     )
     assert left == [*((f"stream-{each}", [3]) for each in range(1, 5)), ("stream-5", [1, 2, 3])]
+
+
+def test_an_inbox_forgets_events_after_two_weeks_or_as_told_in_small_batches(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(prune, "BATCH_SIZE", 2)
+    store.connection.execute("TRUNCATE outbox_inbox")
+    store.connection.execute(
+        "INSERT INTO outbox_inbox (consumer, event_id, processed_at) "
+        "SELECT 'billing', days, clock_timestamp() - days * interval '1 day' "
+        "FROM unnest(array[0, 1, 3, 13, 15, 20, 30]) AS days"
+    )
+    chore = Prune(settings())
+    batches = [chore.run_once(store)["pruned_inbox"]]
+    while chore.unfinished:
+        batches.append(chore.run_once(store)["pruned_inbox"])
+    assert batches == [2, 1]
+    assert query(store.connection, "SELECT event_id::int FROM outbox_inbox ORDER BY 1") == [0, 1, 3, 13]
+    Housekeeping([Prune(settings(inbox_retention_seconds=2 * DAY))]).run_all(store)
+    assert query(store.connection, "SELECT event_id::int FROM outbox_inbox ORDER BY 1") == [0, 1]
 
 
 # -- sample -----------------------------------------------------------------------------------------------------------
@@ -325,7 +350,8 @@ def test_dead_letters_are_discarded_and_purged_by_age_and_type(store: Store) -> 
 
 @pytest.fixture
 def scheduler_role(store: Store) -> Iterator[str]:
-    roles = {name: f"test_{name}_{uuid.uuid4().hex[:8]}" for name in ("producer", "relay", "scheduler", "observer")}
+    jobs = ("producer", "relay", "scheduler", "consumer", "observer")
+    roles = {name: f"test_{name}_{uuid.uuid4().hex[:8]}" for name in jobs}
     store.connection.execute(script("roles.sql", schema="public", **roles))
     yield roles["scheduler"]
     store.connection.execute("RESET ROLE")

@@ -24,7 +24,7 @@ from tests.fixtures.handles import url_for
 from tests.fixtures.recording_transport import Transport, register
 
 BROKERS = ("amqp://guest@127.0.0.1:1//", "redis://127.0.0.1:1/0")
-BACKENDS = ("disabled://", "redis://127.0.0.1:1/1", "rpc://")
+BACKENDS = ("disabled://", "redis://127.0.0.1:1/1", "rpc://", "db+postgresql+psycopg2://nobody@127.0.0.1:1/none")
 
 
 class Undo(Exception):

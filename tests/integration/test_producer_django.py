@@ -21,7 +21,6 @@ from tests.integration.test_schema import describe
 
 configure_django()
 
-from django.contrib import admin  # noqa: E402
 from django.core.management import call_command  # noqa: E402
 from django.db import connections, transaction  # noqa: E402
 from django.test.utils import override_settings  # noqa: E402
@@ -159,7 +158,7 @@ def test_models_read_every_column_also_of_a_row_that_is_parked(in_django: Any, d
     assert list(DeadLetter.objects.all()) == []
 
 
-def test_the_admin_shows_the_redacted_copy(in_django: Any) -> None:
+def test_operators_see_the_redacted_copy(in_django: Any) -> None:
     with transaction.atomic():
         publish("user.created", {"name": "a", "password": "hunter2"})
     message = OutboxMessage.objects.get()
@@ -169,10 +168,6 @@ def test_the_admin_shows_the_redacted_copy(in_django: Any) -> None:
     with override_settings(OUTBOX={"REDACTOR": "missing.redactor"}):
         assert message.shown_payload == "<hidden>"
     assert b"hunter2" in bytes(OutboxMessage.objects.get().payload)
-    shown = admin.site._registry[OutboxMessage]
-    assert "payload" not in shown.get_fields(None)  # type: ignore[arg-type]
-    assert "shown_payload" in shown.get_fields(None)  # type: ignore[arg-type]
-    assert not shown.has_delete_permission(None)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from threading import Event, Thread
 from typing import Any
 from uuid import UUID
 
@@ -11,6 +12,7 @@ import pytest
 from outbox.store import Burial, Refusal, Store
 from tests.fixtures.database import Database
 from tests.fixtures.django import configure_django, django_connection
+from tests.fixtures.waiting import wait_for
 
 configure_django()
 
@@ -22,7 +24,7 @@ from producer.django.signals import (  # noqa: E402
     outbox_message_failed,
     outbox_message_sent,
 )
-from producer.django.watch import Told, Watcher  # noqa: E402
+from producer.django.watch import Told, Watcher, watch  # noqa: E402
 
 SIGNALS = {"sent": outbox_message_sent, "failed": outbox_message_failed, "dead": outbox_message_dead_lettered}
 
@@ -100,3 +102,32 @@ def test_rows_are_told_late_so_that_none_is_overtaken(database: Database, heard:
         Store(connection, "public").settle([1], archive=True)
     assert watcher.run_once() == Told(0, 0, 0)
     assert heard == []
+
+
+def test_a_lost_connection_loses_and_repeats_nothing(database: Database, heard: list[Any]) -> None:
+    def told() -> list[str]:
+        return [message["event_type"] for _, kwargs in heard for message in kwargs["messages"]]
+
+    said: list[str] = []
+    stop = Event()
+    options: dict[str, Any] = {"interval_seconds": 0.05, "lag_seconds": 0, "say": said.append, "warn": said.append}
+    thread = Thread(target=watch, args=(stop.wait,), kwargs=options)
+    thread.start()
+    try:
+        wait_for(lambda: said == ["watching default"], deadline_seconds=30)
+        enqueue("before", "meanwhile")
+        with database.connect() as connection:
+            store = Store(connection, "public")
+            store.bury([Burial(1, "rejected", "no", 1)])
+            connection.execute(
+                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+                "WHERE datname = current_database() AND pid <> pg_backend_pid()"
+            )
+            store.bury([Burial(2, "rejected", "no", 1)])
+        wait_for(lambda: said[-1] == "watching default" and len(said) == 3, deadline_seconds=30)
+        wait_for(lambda: len(told()) >= 2, deadline_seconds=30)
+    finally:
+        stop.set()
+        thread.join()
+    assert told() == ["before", "meanwhile"]
+    assert "signals wait for the database" in said[1]

@@ -195,7 +195,7 @@ def test_the_context_goes_on_the_wire_and_not_into_the_log(database: Database) -
 
 
 def test_a_producers_role_can_append_load_and_replay(database: Database) -> None:
-    roles = {kind: f"{kind}_{database.name}" for kind in ("producer", "relay", "scheduler", "observer")}
+    roles = {kind: f"{kind}_{database.name}" for kind in ("producer", "consumer", "relay", "scheduler", "observer")}
     with database.connect() as connection:
         connection.execute(script("roles.sql", schema="public", **roles))
         try:

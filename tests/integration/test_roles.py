@@ -11,14 +11,18 @@ import psycopg
 import pytest
 from psycopg import sql
 
+from consumer.inbox import Inbox
 from outbox.setup import create_slot, slot_state
 from outbox.sqlfiles import script
 from outbox.store import Burial, Refusal, Store
 from producer import Outbox
 from tests.fixtures.database import Database
 
-JOBS = ("producer", "relay", "scheduler", "observer")
-TABLES = ("outbox", "outbox_dead_letter", "outbox_archive", "outbox_event", "outbox_worker", "outbox_migration")
+JOBS = ("producer", "relay", "scheduler", "consumer", "observer")
+TABLES = (
+    *("outbox", "outbox_dead_letter", "outbox_archive", "outbox_event", "outbox_inbox", "outbox_worker"),
+    "outbox_migration",
+)
 
 Roles = dict[str, str]
 
@@ -99,6 +103,17 @@ def test_a_scheduler_claims_settles_defers_buries_and_tells_that_it_lives(databa
         store.worker_seen(kind="scheduler", name="s", role="active", version="1", host="h", pid=1)
 
 
+def test_a_consumer_marks_what_it_has_processed_and_a_scheduler_prunes_it(database: Database, roles: Roles) -> None:
+    with acting_as(database, roles["consumer"]) as connection, connection.transaction():
+        for expected in (True, False):
+            with Inbox().once(connection, "billing", "event") as fresh:
+                assert fresh is expected
+    with database.connect() as owner:
+        owner.execute("UPDATE outbox_inbox SET processed_at = processed_at - interval '2 days'")
+    with acting_as(database, roles["scheduler"]) as connection:
+        assert Store(connection, "public").prune_inbox(retention_seconds=86_400, batch_size=10) == 1
+
+
 @pytest.mark.parametrize("table", TABLES)
 def test_an_observer_sees_every_table_and_changes_none(database: Database, roles: Roles, table: str) -> None:
     name = sql.Identifier(table)
@@ -120,9 +135,19 @@ FORBIDDEN: dict[str, tuple[LiteralString, ...]] = {
         "SELECT count(*) FROM outbox_dead_letter",
         "SELECT count(*) FROM outbox_archive",
         "SELECT count(*) FROM outbox_worker",
+        "SELECT count(*) FROM outbox_inbox",
         "INSERT INTO outbox_migration (version, name) VALUES (99, 'x')",
         "CREATE TABLE mine (id int)",
         "ALTER TABLE outbox ADD COLUMN x int",
+    ),
+    "consumer": (
+        "INSERT INTO outbox (event_type, routing_key, payload) VALUES ('e', 'q', '')",
+        "SELECT count(*) FROM outbox",
+        "SELECT count(*) FROM outbox_event",
+        "DELETE FROM outbox_inbox",
+        "UPDATE outbox_inbox SET consumer = 'other'",
+        "TRUNCATE outbox_inbox",
+        "CREATE TABLE mine (id int)",
     ),
     "relay": (
         "INSERT INTO outbox (event_type, routing_key, payload) VALUES ('e', 'q', '')",
@@ -131,6 +156,7 @@ FORBIDDEN: dict[str, tuple[LiteralString, ...]] = {
         "SELECT count(*) FROM outbox_archive",
         "SELECT count(*) FROM outbox_event",
         "DELETE FROM outbox_event",
+        "SELECT count(*) FROM outbox_inbox",
         "DELETE FROM outbox_migration",
         "CREATE TABLE mine (id int)",
         "DROP TABLE outbox",
@@ -142,6 +168,7 @@ FORBIDDEN: dict[str, tuple[LiteralString, ...]] = {
         "INSERT INTO outbox_event (stream, version, event_id, event_type, payload) "
         "VALUES ('s', 1, gen_random_uuid(), 'e', '')",
         "UPDATE outbox_event SET payload = ''",
+        "INSERT INTO outbox_inbox (consumer, event_id) VALUES ('c', 'e')",
         "INSERT INTO outbox_migration (version, name) VALUES (99, 'x')",
         "SELECT pg_create_logical_replication_slot('forbidden', 'pgoutput')",
         "DROP TABLE outbox",

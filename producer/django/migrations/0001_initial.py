@@ -42,6 +42,7 @@ class Migration(migrations.Migration):
             ],
             options={
                 "db_table": table_name("outbox_archive"),
+                "default_permissions": ("view",),
                 "managed": False,
             },
         ),
@@ -75,6 +76,11 @@ class Migration(migrations.Migration):
             ],
             options={
                 "db_table": table_name("outbox_dead_letter"),
+                "default_permissions": ("view",),
+                "permissions": (
+                    ("replay_deadletter", "Can replay dead letter"),
+                    ("discard_deadletter", "Can discard dead letter"),
+                ),
                 "managed": False,
             },
         ),
@@ -109,6 +115,8 @@ class Migration(migrations.Migration):
             ],
             options={
                 "db_table": table_name("outbox"),
+                "default_permissions": ("view",),
+                "permissions": (("retry_outboxmessage", "Can retry outbox message"),),
                 "managed": False,
             },
         ),
@@ -127,6 +135,7 @@ class Migration(migrations.Migration):
             ],
             options={
                 "db_table": table_name("outbox_event"),
+                "default_permissions": ("view",),
                 "managed": False,
             },
         ),

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from producer.redactor import HIDDEN, load_redactor, redacted
+from outbox.redactor import HIDDEN, load_redactor, redacted
 
 PAYLOAD = b'{"card": "4111", "order": 42}'
 

@@ -24,8 +24,8 @@ def load_redactor(path: str) -> Redact:
     module_name, _, name = path.rpartition(".")
     try:
         found = getattr(import_module(module_name), name)
-    except (ImportError, AttributeError, ValueError):
-        raise ValueError(f"redactor {path!r} cannot be imported") from None
+    except Exception as error:  # whatever a module of the application does when it is imported
+        raise ValueError(f"redactor {path!r} cannot be imported ({type(error).__name__})") from None
     if not callable(found):
         raise ValueError(f"redactor {path!r} is not a function")
     redact: Redact = found

@@ -1,0 +1,127 @@
+"""
+worker_vs_raw_consume: messages per second of one worker, over a bare aio-pika consumer of the same queue.
+
+Both run in this process, one after the other, with the same prefetch, on a quorum queue that was filled before. The
+bare consumer only acknowledges; the worker decodes the body, restores the context, calls an async handler and counts.
+The time runs from the first message to the last; both must have had every message, once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Coroutine
+from statistics import median
+from typing import Any
+
+import aio_pika
+from aio_pika.abc import AbstractIncomingMessage
+
+from bench.blast import Blast
+from bench.broker import delete_queue, open_connection
+from bench.figures import Figures, ratio_of_medians, rounded
+from bench.scale import Scale
+from bench.stage import BenchmarkError, Stage
+from bench.traffic import event_id
+from consumer import Consumer, Worker
+from consumer.topology import dead_letter_queue, plan_topology
+
+QUEUE = "bench-worker"
+PREFETCH = 50
+WARM_UP_MESSAGES = 1_000
+DEADLINE_SECONDS = 300.0
+
+
+class _Arrivals:
+    """Which messages came, and when the first and the last did."""
+
+    def __init__(self, expected: int) -> None:
+        self._expected = {str(event_id(number)) for number in range(expected)}
+        self._seen: list[str] = []
+        self._began = 0.0
+        self.complete = asyncio.Event()
+
+    def note(self, message_id: str) -> None:
+        if not self._seen:
+            self._began = time.perf_counter()
+        self._seen.append(message_id)
+        if len(self._seen) == len(self._expected):
+            self._seconds = time.perf_counter() - self._began
+            self.complete.set()
+
+    def rate(self) -> float:
+        if set(self._seen) != self._expected or len(self._seen) != len(self._expected):
+            raise BenchmarkError(f"{len(set(self._seen))} of {len(self._expected)} messages arrived")
+        return len(self._seen) / self._seconds
+
+
+def measure(stage: Stage, scale: Scale, figures: Figures) -> None:
+    url = stage.rabbitmq.url
+    _declare(url)
+    ours: list[float] = []
+    raw: list[float] = []
+    _measured(url, WARM_UP_MESSAGES, _work(url, arrivals := _Arrivals(WARM_UP_MESSAGES)), arrivals)
+    for _ in range(scale.rounds):
+        ours.append(
+            _measured(url, scale.worker_messages, _work(url, arrivals := _Arrivals(scale.worker_messages)), arrivals)
+        )
+        raw.append(
+            _measured(url, scale.worker_messages, _consume(url, arrivals := _Arrivals(scale.worker_messages)), arrivals)
+        )
+    for queue in (QUEUE, dead_letter_queue(QUEUE)):
+        delete_queue(url, queue)
+    figures.put("worker_vs_raw_consume", ratio_of_medians(ours, raw))
+    figures.raw["worker"] = {
+        "messages": scale.worker_messages,
+        "prefetch": PREFETCH,
+        "worker_messages_per_second": rounded(ours),
+        "raw_messages_per_second": rounded(raw),
+        "median_worker": round(median(ours)),
+        "median_raw": round(median(raw)),
+    }
+
+
+def _declare(url: str) -> None:
+    """The queue as a worker declares it, before there is one."""
+    (queue,) = (each for each in plan_topology([_consumer(lambda _: None)]).queues if each.name == QUEUE)
+    with open_connection(url) as connection, connection.channel() as channel:
+        channel.queue_declare(QUEUE, durable=True, auto_delete=False, arguments=dict(queue.arguments))
+
+
+def _measured(url: str, messages: int, consuming: Coroutine[Any, Any, None], arrivals: _Arrivals) -> float:
+    blast = Blast(url, QUEUE, messages)
+    blast.run()
+    blast.close()
+    asyncio.run(consuming)
+    return arrivals.rate()
+
+
+def _consumer(note: Any) -> Consumer[..., Any]:
+    async def handle(order: dict[str, Any], event_id: str) -> None:
+        note(event_id)
+
+    return Consumer(handle, queue=QUEUE)
+
+
+async def _work(url: str, arrivals: _Arrivals) -> None:
+    worker = Worker(broker_url=url, consumers=[_consumer(arrivals.note)], prefetch=PREFETCH)
+    running = asyncio.create_task(worker.run())
+    async with asyncio.timeout(DEADLINE_SECONDS):
+        await arrivals.complete.wait()
+    worker.stop()
+    await running
+
+
+async def _consume(url: str, arrivals: _Arrivals) -> None:
+    async def note(message: AbstractIncomingMessage) -> None:
+        arrivals.note(message.message_id or "")
+        await message.ack()
+
+    async with await aio_pika.connect(url) as connection:
+        channel = await connection.channel(publisher_confirms=False)
+        await channel.set_qos(prefetch_count=PREFETCH)
+        queue = await channel.get_queue(QUEUE, ensure=False)
+        tag = await queue.consume(note)
+        async with asyncio.timeout(DEADLINE_SECONDS):
+            await arrivals.complete.wait()
+        await queue.cancel(tag)

@@ -1,0 +1,164 @@
+"""
+Arguments: what a handler is given, worked out once from its signature.
+
+A parameter is recognised by its name (see `KNOWN`); the one that has none of these names and no default is the body.
+The body's annotation says how it is decoded: `bytes` as it came, nothing (or Any, dict, list, ...) as JSON, and
+anything else that Pydantic can validate (a model, a dataclass, a TypedDict, `list[Order]`) from JSON by Pydantic.
+
+A signature that cannot be filled is refused when the consumer is defined, with a list of what is possible.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import json
+import types
+from collections.abc import Callable, Mapping
+from typing import Any, Final, NamedTuple, Union, get_args, get_origin, get_type_hints
+from uuid import UUID
+
+from consumer.delivery import Delivery
+from consumer.errors import Undecodable
+
+KNOWN: Final[Mapping[str, tuple[type, ...]]] = {
+    "routing_key": (str,),
+    "message": (Delivery,),
+    "headers": (Mapping, dict),
+    "event_id": (str, UUID),
+    "event_type": (str,),
+    "aggregate": (tuple,),
+    "tracking_ids": (tuple,),
+    "attempt": (int,),
+}
+"""Parameters by name, and what each may be annotated with."""
+
+HANDLES: Final = ("connection", "session")
+"""Names of the parameter for the inbox's transaction."""
+
+_PLAIN_JSON: Final = (Any, object, dict, list, str, int, float, bool, inspect.Parameter.empty)
+_POSSIBLE: Final = (
+    "a handler takes its message's body (any other name; bytes, JSON or a type Pydantic validates, by its annotation) "
+    f"and any of {', '.join(KNOWN)}; with inbox=True also {' or '.join(HANDLES)}"
+)
+
+Decode = Callable[[Delivery], Any]
+
+
+class Arguments(NamedTuple):
+    """The plan of one handler."""
+
+    values: tuple[tuple[str, Decode], ...]
+    handle: str | None
+    """The parameter that takes the inbox's connection or session."""
+
+    def bind(self, delivery: Delivery) -> dict[str, Any]:
+        """The arguments for a message; Undecodable if its body is not what the handler takes."""
+        return {name: decode(delivery) for name, decode in self.values}
+
+
+def plan_arguments(function: Callable[..., Any], *, inbox: bool = False) -> Arguments:
+    """How to call this handler; TypeError if it cannot be."""
+    name = getattr(function, "__qualname__", repr(function))
+    hints = _hints(function, name)
+    values: list[tuple[str, Decode]] = []
+    bodies: list[str] = []
+    handle: str | None = None
+    for parameter in inspect.signature(function).parameters.values():
+        if parameter.kind not in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
+            raise TypeError(f"{name}: {parameter} cannot be given by name; {_POSSIBLE}")
+        annotation = hints.get(parameter.name, parameter.empty)
+        if parameter.name in KNOWN:
+            values.append((parameter.name, _known(name, parameter.name, annotation)))
+        elif parameter.name in HANDLES:
+            if not inbox or handle is not None:
+                wrong = "is there only with inbox=True" if not inbox else f"and {handle} are the same: keep one"
+                raise TypeError(f"{name}: {parameter.name} {wrong}; {_POSSIBLE}")
+            handle = parameter.name
+        elif parameter.default is parameter.empty:
+            bodies.append(parameter.name)
+            values.append((parameter.name, _body(name, parameter.name, annotation)))
+    if len(bodies) > 1:
+        raise TypeError(f"{name}: only one of {', '.join(bodies)} can be the body; {_POSSIBLE}")
+    return Arguments(tuple(values), handle)
+
+
+def _hints(function: Callable[..., Any], name: str) -> dict[str, Any]:
+    target: Any = function
+    while isinstance(target, functools.partial):
+        target = target.func
+    if not inspect.isroutine(target):
+        target = target.__call__
+    try:
+        return get_type_hints(target)
+    except Exception as error:
+        raise TypeError(f"{name}: its annotations cannot be read at run time: {error}") from None
+
+
+def _known(function: str, name: str, annotation: Any) -> Decode:
+    kinds = {get_origin(each) or each for each in _alternatives(annotation)} - {type(None)}
+    if not kinds <= {*KNOWN[name], Any, object, inspect.Parameter.empty}:
+        allowed = " or ".join(kind.__name__ for kind in KNOWN[name])
+        raise TypeError(f"{function}: {name} is {allowed}, not {_describe(annotation)}; {_POSSIBLE}")
+    if name == "message":
+        return lambda delivery: delivery
+    if name == "event_id" and UUID in kinds:
+        return _event_uuid
+    return lambda delivery: getattr(delivery, name)
+
+
+def _body(function: str, name: str, annotation: Any) -> Decode:
+    if annotation is bytes:
+        return lambda delivery: delivery.body
+    if (get_origin(annotation) or annotation) in _PLAIN_JSON and not get_args(annotation):
+        expected = annotation if annotation in (dict, list, str, int, float, bool) else None
+        return lambda delivery: _json(delivery, expected)
+    try:
+        from pydantic import TypeAdapter
+    except ImportError:
+        raise TypeError(
+            f"{function}: {name}: {_describe(annotation)} needs Pydantic, which is not installed; {_POSSIBLE}"
+        ) from None
+    try:
+        adapter: TypeAdapter[Any] = TypeAdapter(annotation)
+    except Exception:
+        raise TypeError(f"{function}: Pydantic cannot validate {name}: {_describe(annotation)}; {_POSSIBLE}") from None
+    return lambda delivery: _validated(adapter, delivery)
+
+
+def _json(delivery: Delivery, expected: type | None) -> Any:
+    try:
+        value = json.loads(delivery.body)
+    except ValueError as error:
+        # A JSONDecodeError tells the place; a UnicodeDecodeError would quote the byte.
+        where = f" at character {error.pos}" if isinstance(error, json.JSONDecodeError) else ""
+        raise Undecodable(f"the body is not JSON{where}") from None
+    if expected is not None and not isinstance(value, (int, float) if expected is float else expected):
+        raise Undecodable(f"the body is JSON, but no {expected.__name__}: it is a {type(value).__name__}")
+    return value
+
+
+def _validated(adapter: Any, delivery: Delivery) -> Any:
+    from pydantic import ValidationError
+
+    try:
+        return adapter.validate_json(delivery.body)
+    except ValidationError as error:
+        details = error.errors(include_input=False, include_url=False, include_context=False)
+        mistakes = (f"{'.'.join(map(str, each['loc'])) or 'body'}: {each['msg']}" for each in details)
+        raise Undecodable("the body does not validate: " + "; ".join(mistakes)) from None
+
+
+def _event_uuid(delivery: Delivery) -> UUID:
+    try:
+        return UUID(delivery.event_id)
+    except ValueError:
+        raise Undecodable("the message's id is not a UUID") from None
+
+
+def _alternatives(annotation: Any) -> tuple[Any, ...]:
+    return get_args(annotation) if get_origin(annotation) in (Union, types.UnionType) else (annotation,)
+
+
+def _describe(annotation: Any) -> str:
+    return annotation.__qualname__ if isinstance(annotation, type) else str(annotation)

@@ -1,0 +1,77 @@
+"""
+Connect to RabbitMQ with aio-pika, from the same URL that the other services read.
+
+One plain connection per call: when it is lost, the worker's own loop makes another, and declares and consumes again.
+(aio-pika's robust connection would restore things behind its back.) Whatever goes wrong comes out as a BrokerOutage
+without the password.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from typing import Any
+
+import aio_pika
+from aio_pika.abc import AbstractConnection
+
+from outbox.delivery.broker_url import AMQP_TRANSPORTS, address_of, kombu_clients, transport_of
+from outbox.delivery.publisher import TlsOptions
+from outbox.errors import BrokerOutage, SettingsError
+from outbox.failures import outage
+
+HEARTBEAT_SECONDS = 30
+
+
+class Broker:
+    """Where a worker connects to: the hosts of a broker URL, tried in turn."""
+
+    def __init__(self, url: str, *, connect_timeout_seconds: float = 5.0, name: str = "worker") -> None:
+        for part in url.split(";"):
+            if transport_of(part) not in AMQP_TRANSPORTS:
+                raise SettingsError("broker_url: workers need RabbitMQ: amqp:// or amqps://")
+        self._clients = kombu_clients(
+            url,
+            send_timeout_seconds=connect_timeout_seconds,
+            connect_timeout_seconds=connect_timeout_seconds,
+            heartbeat_seconds=HEARTBEAT_SECONDS,
+            tls=TlsOptions(),
+        )
+        self._timeout_seconds = connect_timeout_seconds
+        self._name = name
+
+    async def connect(self) -> AbstractConnection:
+        """A connection to the first host that answers; BrokerOutage when none does."""
+        last: BrokerOutage | None = None
+        for client in self._clients:
+            try:
+                return await self._connect(client)
+            except Exception as error:  # whatever sockets, TLS and aiormq raise
+                last = _outage(error, address_of(client))
+        assert last is not None
+        raise last
+
+    async def _connect(self, client: Any) -> AbstractConnection:
+        return await asyncio.wait_for(
+            aio_pika.connect(
+                host=client.hostname or "localhost",
+                port=client.port or (5671 if client.ssl else 5672),
+                login=client.userid or "guest",
+                password=client.password or "guest",
+                virtualhost=client.virtual_host or "/",
+                ssl=bool(client.ssl),
+                ssl_context=ssl.create_default_context() if client.ssl else None,
+                heartbeat=HEARTBEAT_SECONDS,
+                client_properties={"connection_name": f"outrider {self._name}"},
+            ),
+            self._timeout_seconds,
+        )
+
+
+def _outage(error: Exception, where: str) -> BrokerOutage:
+    if isinstance(error, aio_pika.exceptions.AuthenticationError | aio_pika.exceptions.ProbableAuthenticationError):
+        return outage("LoginRefused", f"at {where}")
+    if isinstance(error, aio_pika.exceptions.InvalidFrameError) and "Connection.OpenOk" in str(error):
+        # aiormq loses the broker's answer to Connection.Open; there is only one reason for it to close instead.
+        return outage("VhostRefused", f"at {where}")
+    return outage(error, f"at {where}", connecting=True)

@@ -1,0 +1,105 @@
+"""
+Bring the topology about at the broker, or only check that it is there.
+
+`declare` makes what is missing and leaves what is there alone. `check` changes nothing, for users who may configure
+nothing: it looks for every queue and exchange and for the permission to publish and to consume, and stops at the first
+thing that is missing, with one line that names it. What cannot be seen over AMQP are bindings.
+
+The permission to publish is tried with a message that the broker must refuse: it looks at the permission first and
+then at `expiration`, which is not a number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+
+from aio_pika.abc import AbstractConnection
+from aiormq.abc import AbstractChannel
+from aiormq.exceptions import (
+    ChannelAccessRefused,
+    ChannelClosed,
+    ChannelLockedResource,
+    ChannelNotFoundEntity,
+    ChannelPreconditionFailed,
+)
+from pamqp.commands import Basic
+
+from consumer.errors import TopologyError
+from consumer.topology import ExchangeSpec, Topology
+from outbox.failures import one_line
+
+HOW = "declare it (deploy/terraform/consumer), or let the worker do so (declare)"
+
+
+async def declare(connection: AbstractConnection, topology: Topology) -> None:
+    """Make what is missing; TopologyError names what the broker refuses."""
+    for exchange in topology.exchanges:
+        if not (exchange.shared and await _exists(connection, exchange)):
+            async with _channel(connection, f"exchange {exchange.name}", "declare") as channel:
+                await channel.exchange_declare(
+                    exchange.name, exchange_type=exchange.type, durable=True, arguments=dict(exchange.arguments)
+                )
+    for queue in topology.queues:
+        async with _channel(connection, f"queue {queue.name}", "declare") as channel:
+            await channel.queue_declare(queue.name, durable=True, arguments=dict(queue.arguments))
+    for binding in topology.bindings:
+        what = f"binding of queue {binding.queue} to exchange {binding.exchange}"
+        async with _channel(connection, what, "make") as channel:
+            await channel.queue_bind(binding.queue, binding.exchange, binding.routing_key)
+
+
+async def check(connection: AbstractConnection, topology: Topology) -> None:
+    """Look for everything; TopologyError names the first thing that is missing or not permitted."""
+    for exchange in topology.exchanges:
+        if not await _exists(connection, exchange):
+            raise TopologyError(f"exchange {exchange.name} does not exist: {HOW}")
+    for queue in topology.queues:
+        async with _channel(connection, f"queue {queue.name}", "see") as channel:
+            await channel.queue_declare(queue.name, passive=True)
+    for name in topology.written:
+        async with _channel(connection, f"exchange {name}", "publish to") as channel:
+            with suppress(ChannelPreconditionFailed):  # refused for what it is, not for who sent it
+                await channel.basic_publish(b"", exchange=name, properties=Basic.Properties(expiration="?"))
+
+
+async def _exists(connection: AbstractConnection, exchange: ExchangeSpec) -> bool:
+    try:
+        async with _channel(connection, f"exchange {exchange.name}", "see") as channel:
+            await channel.exchange_declare(exchange.name, passive=True)
+    except TopologyError as error:
+        if isinstance(error.__cause__, ChannelNotFoundEntity):
+            return False
+        raise
+    return True
+
+
+@asynccontextmanager
+async def _channel(connection: AbstractConnection, what: str, verb: str) -> AsyncIterator[AbstractChannel]:
+    """A channel of its own for one step: a refusal closes it."""
+    channel = connection.channel(on_return_raises=True)
+    try:
+        await channel.initialize()
+        yield await channel.get_underlay_channel()
+    except ChannelClosed as error:
+        raise TopologyError(_explain(error, what, verb)) from error
+    finally:
+        await channel.close()
+
+
+def _explain(error: ChannelClosed, what: str, verb: str) -> str:
+    match error:
+        case ChannelNotFoundEntity():
+            return f"{what} does not exist: {HOW}"
+        case ChannelAccessRefused():
+            return f"the broker user may not {verb} {what}: grant the permission, or see {HOW}"
+        case ChannelLockedResource():
+            return f"{what} is exclusive to another connection"
+        case ChannelPreconditionFailed():
+            return one_line(f"{what} exists and is different: delete it, or do not declare; {_reply(error)}")
+        case _:
+            return one_line(f"cannot {verb} {what}: {_reply(error)}")
+
+
+def _reply(error: ChannelClosed) -> str:
+    return str(error.args[-1]) if error.args else type(error).__name__

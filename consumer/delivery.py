@@ -1,0 +1,113 @@
+"""
+Delivery: one message as a handler sees it, and the headers by which workers tell each other of its past.
+
+Built from what aiormq received, without touching the body. A message that comes back from a delay looks as it did at
+first: its routing key and exchange are kept in headers, since the way back has others. Nothing here can acknowledge a
+message: that is the worker's business.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, Final
+
+from aiormq.abc import DeliveredMessage
+
+from producer.context import TRACKING_HEADER
+
+ATTEMPT: Final = "x-outrider-attempt"
+"""How many attempts were made before."""
+EXCHANGE: Final = "x-outrider-exchange"
+ROUTING_KEY: Final = "x-outrider-routing-key"
+EXPIRES_AT: Final = "x-outrider-expires-at"
+"""Unix milliseconds: what is left of the message's time to live, across delays."""
+REASON: Final = "x-outrider-reason"
+ERROR: Final = "x-outrider-error"
+DIED_AT: Final = "x-outrider-died-at"
+OWN_HEADERS: Final = frozenset({ATTEMPT, EXCHANGE, ROUTING_KEY, EXPIRES_AT, REASON, ERROR, DIED_AT})
+
+# What the broker notes about a message's way. Sent again, it would pass for the new message's.
+BROKER_HEADERS: Final = frozenset(
+    {
+        *("x-death", "x-delivery-count", "x-acquired-count"),
+        *(f"x-{which}-death-{what}" for which in ("first", "last") for what in ("exchange", "queue", "reason")),
+    }
+)
+ARRIVED_AT: Final = "timestamp_in_ms"
+"""When the message came to the broker, where the broker is configured to say (message_interceptors)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """
+    A message that was received.
+
+    event_id      the AMQP message_id: the outbox's event id; '' where the sender gave none
+    event_type    the AMQP type: what happened
+    aggregate     what it happened to: ('order', '42'), or None
+    tracking_ids  the chain of messages that led here, this one last
+    attempt       1 for the first
+    expires_at    Unix seconds, or None. RabbitMQ does not tell how long a message has waited: unless it is configured
+                  to stamp arrivals, its time to live counts from the first delivery
+    """
+
+    body: bytes = field(repr=False)
+    content_type: str
+    content_encoding: str
+    headers: Mapping[str, Any] = field(repr=False)
+    exchange: str
+    routing_key: str
+    event_id: str
+    event_type: str
+    aggregate: tuple[str, str] | None
+    tracking_ids: tuple[str, ...]
+    attempt: int
+    redelivered: bool
+    timestamp: datetime | None
+    expires_at: float | None
+
+    def describe(self) -> dict[str, object]:
+        """What logs may say of a message: never its body or its headers."""
+        return {"event_id": self.event_id, "event_type": self.event_type, "attempt": self.attempt}
+
+
+def read_delivery(received: DeliveredMessage, now: float) -> Delivery:
+    """What was received at `now` (Unix seconds). Never raises: headers that are not what they should be are ignored."""
+    properties = received.header.properties
+    headers: dict[str, Any] = properties.headers or {}
+    event_id = properties.message_id or ""
+    attempts = headers.get(ATTEMPT)
+    kind, identity = headers.get("aggregate_type"), headers.get("aggregate_id")
+    chain = headers.get(TRACKING_HEADER)
+    return Delivery(
+        body=received.body,
+        content_type=properties.content_type or "",
+        content_encoding=properties.content_encoding or "",
+        headers=headers,
+        exchange=_text(headers.get(EXCHANGE), received.exchange),
+        routing_key=_text(headers.get(ROUTING_KEY), received.routing_key),
+        event_id=event_id,
+        event_type=properties.message_type or "",
+        aggregate=None if kind is None or identity is None else (str(kind), str(identity)),
+        tracking_ids=tuple(map(str, chain)) if isinstance(chain, list) else ((event_id,) if event_id else ()),
+        attempt=attempts + 1 if isinstance(attempts, int) and attempts > 0 else 1,
+        redelivered=bool(received.redelivered),
+        timestamp=properties.timestamp,
+        expires_at=_expires_at(headers, properties.expiration, now),
+    )
+
+
+def _expires_at(headers: Mapping[str, Any], expiration: str | None, now: float) -> float | None:
+    noted = headers.get(EXPIRES_AT)
+    if isinstance(noted, int):
+        return noted / 1000
+    if not expiration or not expiration.isdigit():
+        return None
+    arrived = headers.get(ARRIVED_AT)
+    return (arrived / 1000 if isinstance(arrived, int) else now) + int(expiration) / 1000
+
+
+def _text(noted: object, actual: str | None) -> str:
+    return noted if isinstance(noted, str) else actual or ""

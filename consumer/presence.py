@@ -1,0 +1,62 @@
+"""
+Presence of a worker, where it has a database: its row in outbox_worker, kept fresh from a thread of its own.
+
+A database that cannot be reached is no reason not to consume: it is told once, and tried again.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from types import TracebackType
+
+from outbox.errors import DatabaseError
+from outbox.presence import INTERVAL_SECONDS, Presence
+from outbox.store import Store, connect
+from outbox.telemetry.logs import get_logger
+
+LEAVE_SECONDS = 5.0
+
+log = get_logger(__name__)
+
+
+class WorkerPresence:
+    """A context manager: shown inside. `is_active` tells whether messages are consumed right now."""
+
+    def __init__(self, dsn: str, *, schema: str, name: str, is_active: Callable[[], bool]) -> None:
+        self._dsn = dsn
+        self._schema = schema
+        self._presence = Presence("worker", name)
+        self._is_active = is_active
+        self._leave = threading.Event()
+        self._thread = threading.Thread(target=self._show, name="presence", daemon=True)
+
+    def __enter__(self) -> WorkerPresence:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._leave.set()
+        self._thread.join(LEAVE_SECONDS)
+
+    def _show(self) -> None:
+        told = False
+        while not self._leave.is_set():
+            try:
+                self._show_until_lost()
+            except DatabaseError as error:
+                if not told:
+                    log.warning("presence_not_shown", error=str(error))
+                told = True
+                self._leave.wait(INTERVAL_SECONDS)
+
+    def _show_until_lost(self) -> None:
+        with connect(self._dsn, application_name="outbox worker") as connection:
+            store = Store(connection, self._schema)
+            while True:
+                self._presence.show(store, "active" if self._is_active() else "standby")
+                if self._leave.wait(INTERVAL_SECONDS):
+                    self._presence.leave(store)
+                    return

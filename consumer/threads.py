@@ -1,0 +1,90 @@
+"""
+Threads: where plain functions run, a fixed number at a time.
+
+A job that waits for a thread can be withdrawn; one that runs cannot be stopped. The threads are daemons: a handler that
+never returns does not keep the process alive (concurrent.futures would wait for it at exit).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import queue
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any, NamedTuple, TypeVar
+
+from consumer.errors import NotStarted
+
+T = TypeVar("T")
+
+
+class _Job(NamedTuple):
+    work: Callable[[], Any]
+    context: contextvars.Context
+    future: asyncio.Future[Any]
+
+
+class Threads:
+    """Belongs to one event loop. Threads start when they are first needed."""
+
+    def __init__(self, count: int) -> None:
+        self._count = count
+        self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
+        self._threads: list[threading.Thread] = []
+        self._unfinished = 0
+
+    async def run(self, work: Callable[[], T]) -> T:
+        """What `work` returns or raises, in the caller's context; NotStarted if it is withdrawn before it begins."""
+        future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        self._unfinished += 1
+        try:
+            self._jobs.put(_Job(work, contextvars.copy_context(), future))
+            if len(self._threads) < min(self._count, self._unfinished):
+                thread = threading.Thread(target=self._serve, name=f"handler-{len(self._threads)}", daemon=True)
+                self._threads.append(thread)
+                thread.start()
+            return await future
+        finally:
+            self._unfinished -= 1
+
+    def withdraw(self) -> None:
+        """Take back every job that has not begun."""
+        while True:
+            try:
+                job = self._jobs.get_nowait()
+            except queue.Empty:
+                return
+            if job is not None and not job.future.done():
+                job.future.set_exception(NotStarted())
+
+    def close(self) -> None:
+        """End the threads as they become idle."""
+        for _ in self._threads:
+            self._jobs.put(None)
+        self._threads.clear()
+
+    def _serve(self) -> None:
+        while (job := self._jobs.get()) is not None:
+            try:
+                result, error = job.context.run(job.work), None
+            except BaseException as raised:  # a SystemExit too is the handler's, not this thread's
+                result, error = None, raised
+            _settle(job.future, result, error)
+            del job, result, error  # nothing of a message is kept while the next one is awaited
+
+
+def _settle(future: asyncio.Future[Any], result: Any, error: BaseException | None) -> None:
+    def settle() -> None:
+        if future.done():  # cancelled meanwhile
+            return
+        if error is None:
+            future.set_result(result)
+        elif isinstance(error, StopIteration):  # a future cannot carry it
+            future.set_exception(RuntimeError("the handler raised StopIteration"))
+        else:
+            future.set_exception(error)
+
+    with suppress(RuntimeError):  # the loop is closed: the worker has given this job up
+        future.get_loop().call_soon_threadsafe(settle)

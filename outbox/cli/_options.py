@@ -1,0 +1,148 @@
+"""
+What the repair commands read from the command line: ids, durations, instants, text that the database can hold.
+
+A value that is wrong is a usage error in one line (exit status 2), before anything is connected or written.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from datetime import datetime
+from typing import Any, TypeVar
+from uuid import UUID
+
+import click
+
+from outbox.command import settings_flags
+from outbox.settings import DatabaseSettings, RepairSettings, load_settings
+from outbox.store import Store, connect
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+EXIT_STATUS = "Exit status: 0 done; 1 the database said no, or there is no such message; 2 wrong usage or settings."
+LARGEST_ID = 2**63 - 1
+LONGEST_SECONDS = 100 * 366 * 86_400.0
+
+_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 7 * 86_400}
+_DURATION = re.compile(r"(\d{1,12}(?:\.\d{1,6})?)([smhdw])", re.ASCII)
+
+
+def duration(value: str) -> float:
+    """Seconds; of 90s, 15m, 2h, 7d."""
+    match = _DURATION.fullmatch(value)
+    if match is None:
+        raise click.BadParameter(f"{value!r} is not a duration such as 90s, 15m, 2h or 7d")
+    return min(float(match[1]) * _UNITS[match[2]], LONGEST_SECONDS)
+
+
+def duration_or_instant(value: str) -> float | datetime:
+    """Seconds, or an instant in ISO 8601 with its time zone."""
+    if _DURATION.fullmatch(value):
+        return duration(value)
+    try:
+        instant = datetime.fromisoformat(value)
+    except ValueError:
+        message = f"{value!r} is neither a duration such as 2h nor an instant such as 2026-01-31T12:00Z"
+        raise click.BadParameter(message) from None
+    if instant.tzinfo is None:
+        raise click.BadParameter(f"{value!r} needs a time of day and a time zone, as in 2026-01-31T12:00Z")
+    return instant
+
+
+def row_or_event_id(value: str) -> int | str:
+    """A row's id, or the event_id of a message."""
+    if value.isascii() and value.isdecimal() and int(value[:20]) <= LARGEST_ID:
+        return int(value)
+    try:
+        return str(UUID(value))
+    except ValueError:
+        raise click.BadParameter(f"{value!r} is neither a row's id nor an event_id") from None
+
+
+def text(shortest: int = 1, longest: int | None = None) -> Callable[[str], str]:
+    """What a column of so many bytes can hold."""
+
+    def check(value: str) -> str:
+        try:
+            size = len(value.encode())
+        except UnicodeEncodeError:
+            raise click.BadParameter("is not UTF-8 text") from None
+        if "\0" in value:
+            raise click.BadParameter("must not contain a NUL character")
+        if size < shortest:
+            raise click.BadParameter("must not be empty")
+        if longest is not None and size > longest:
+            raise click.BadParameter(f"must be at most {longest} bytes, not {size}")
+        return value
+
+    return check
+
+
+database_flags = settings_flags(DatabaseSettings, only=["database_url", "schema"])
+redactor_flags = settings_flags(RepairSettings, only=["database_url", "schema", "redactor"])
+json_flag = click.option("--json", "as_json", is_flag=True, help="JSON for machines instead of a table")
+dry_run_flag = click.option("--dry-run", is_flag=True, help="say how many and which, and change nothing")
+all_flag = click.option("--all", "everything", is_flag=True, help="all of them, where nothing else is selected")
+rate_option = click.option(
+    "--rate", type=click.FloatRange(min=0.1, max=100_000), metavar="N", help="at most so many messages a second"
+)
+payload_flag = click.option(
+    "--payload", "with_payload", is_flag=True, help="show the payload as it is; where a redactor is set, its copy"
+)
+
+
+def limit_option(default: int = 50) -> Callable[[F], F]:
+    return click.option(
+        "--limit",
+        type=click.IntRange(1),
+        default=default,
+        show_default=True,
+        metavar="N",
+        help="show no more than so many",
+    )
+
+
+def selection_options(*more: Callable[[F], F], age: str) -> Callable[[F], F]:
+    """IDs, --type, --older-than, --newer-than (since they were `age`), and more."""
+
+    def decorate(function: F) -> F:
+        options: list[Callable[[F], F]] = [
+            click.argument("idents", metavar="[ID]...", nargs=-1, type=row_or_event_id),
+            click.option("--type", "event_type", type=text(), metavar="GLOB", help="event types, such as 'order.*'"),
+            *more,
+            click.option("--older-than", type=duration, metavar="DURATION", help=f"{age} longer ago, such as 90s, 7d"),
+            click.option("--newer-than", type=duration, metavar="DURATION", help=f"{age} more recently"),
+        ]
+        for option in reversed(options):
+            function = option(function)
+        return function
+
+    return decorate
+
+
+def common_conditions(selected: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of a MessageSelection, from the options of `selection_options`."""
+    idents: tuple[int | str, ...] = selected["idents"]
+    return {
+        "ids": [ident for ident in idents if isinstance(ident, int)] if idents else None,
+        "event_ids": [ident for ident in idents if isinstance(ident, str)] if idents else None,
+        "event_type": selected["event_type"],
+        "older_than_seconds": selected["older_than"],
+        "newer_than_seconds": selected["newer_than"],
+    }
+
+
+def require_selection(selected: Mapping[str, Any], everything: bool) -> None:
+    """Nothing is done to all messages by accident."""
+    if not everything and not any(value not in (None, (), False) for value in selected.values()):
+        raise click.UsageError("say which messages: ids, --type or another condition; or --all")
+
+
+@contextmanager
+def open_store(config: str | None, flags: Mapping[str, object]) -> Iterator[Store]:
+    """The outbox that the settings and flags name."""
+    settings = load_settings(DatabaseSettings, flags, config_file=config)
+    with connect(settings.database_dsn, application_name="outbox") as connection:
+        yield Store(connection, settings.schema_name)

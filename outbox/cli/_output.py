@@ -1,0 +1,104 @@
+"""
+What the repair commands print: tables and fields for people, JSON for machines, a progress bar on a terminal.
+
+Stored text is somebody else's: control characters, directions of writing and rich's markup in it are shown, never
+obeyed. JSON is ASCII, which is as safe. Results go to standard output; questions and progress to standard error.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from typing import Any
+
+import click
+
+UNBROKEN = 100_000
+"""The width of a table that goes into a file or a pipe: lines are not wrapped there."""
+
+
+def visible(value: object) -> str:
+    """The value as one line of text that does nothing to a terminal."""
+    if value is None:
+        return "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, datetime):
+        return value.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%SZ")
+    text = json.dumps(value, ensure_ascii=False, default=str) if isinstance(value, dict | list) else str(value)
+    return "".join(char if char.isprintable() else _escape(char) for char in text)
+
+
+def _escape(char: str) -> str:
+    return char.encode("unicode_escape").decode()
+
+
+def print_records(columns: Mapping[str, str], records: Iterable[Mapping[str, Any]], *, as_json: bool) -> None:
+    """A table with these columns (heading: field), or every field as JSON, a document a line."""
+    if as_json:
+        for record in records:
+            print_json(record)
+    else:
+        print_table(list(columns), ([record[field] for field in columns.values()] for record in records))
+
+
+def print_table(headings: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    console = Console()
+    if not console.is_terminal:
+        console = Console(width=UNBROKEN)
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for heading in headings:
+        table.add_column(heading, overflow="fold")
+    for row in rows:
+        table.add_row(*(Text(visible(cell)) for cell in row))
+    console.print(table)
+
+
+def print_fields(fields: Mapping[str, object]) -> None:
+    """A line for each field; a payload keeps its lines."""
+    width = max(map(len, fields))
+    for name, value in fields.items():
+        first, *more = str(value).split("\n") if name == "payload" else [value]
+        click.echo(f"{name:<{width}}  {visible(first)}")
+        for line in more:
+            click.echo(f"{'':<{width}}  {visible(line)}")
+
+
+def print_json(value: Mapping[str, Any]) -> None:
+    """One document on one line."""
+    click.echo(json.dumps(value, default=_as_json))
+
+
+def _as_json(value: object) -> str:
+    return value.astimezone(UTC).isoformat() if isinstance(value, datetime) else str(value)
+
+
+@contextmanager
+def progress_bar(what: str, total: Callable[[], int]) -> Iterator[Callable[[int], None] | None]:
+    """What to tell of each batch; None where nobody watches, and then `total` is not asked for."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
+    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task(what, total=total())
+        yield lambda count: progress.advance(task, count)
+
+
+def ask(question: Callable[[], str], *, yes: bool) -> None:
+    """Go on only if somebody says so, or said --yes."""
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        raise click.UsageError("this asks first, and nobody is there to answer: say --yes")
+    click.confirm(question(), abort=True, err=True)

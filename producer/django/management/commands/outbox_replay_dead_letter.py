@@ -1,0 +1,39 @@
+"""`manage.py outbox_replay_dead_letter`: put dead letters back into the outbox."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.core.management.base import BaseCommand, CommandError, CommandParser
+
+from outbox.dead_letters import REASONS, count, replay
+from producer.django.selecting import add_common_arguments, command_errors, ident, selection
+from producer.django.store import DjangoStore
+
+
+class Command(BaseCommand):
+    help = (
+        "Put dead letters back into the outbox, in their old order, with no attempt spent. A message whose dedup_key "
+        "is pending again stays a dead letter. Can be interrupted and run again."
+    )
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        parser.add_argument("idents", metavar="ID", nargs="*", type=ident, help="a row's id, or an event_id")
+        parser.add_argument("--reason", choices=REASONS, help="why they died")
+        parser.add_argument("--all", action="store_true", help="all of them, where nothing else is selected")
+        parser.add_argument("--rate", type=float, metavar="N", help="at most so many messages a second")
+        add_common_arguments(parser)
+
+    def handle(self, *args: Any, database: str | None, dry_run: bool, rate: float | None, **options: Any) -> None:  # noqa: ARG002
+        if not any(options[name] for name in ("idents", "type", "reason", "all")):
+            raise CommandError("say which dead letters: ids, --type, --reason, or --all", returncode=2)
+        if rate is not None and not rate > 0:
+            raise CommandError("--rate must be more than 0", returncode=2)
+        store, which = DjangoStore(database), selection(options)
+        with command_errors():
+            if dry_run:
+                self.stdout.write(f"would replay {count(store, which)}")
+                return
+            done = replay(store, which, rate=rate)
+        kept = f", kept {done.kept} (a message with the same dedup_key is pending)" if done.kept else ""
+        self.stdout.write(f"replayed {done.replayed}{kept}")

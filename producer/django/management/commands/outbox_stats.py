@@ -1,0 +1,44 @@
+"""`manage.py outbox_stats`: how the outbox is doing, at a bounded cost. `outbox status` shows the services too."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from django.core.management.base import BaseCommand, CommandParser
+
+from producer.django.selecting import command_errors
+from producer.django.store import DjangoStore
+
+MOST = 10_000
+"""Counts look at no more rows; one that reaches it means "at least", or is an estimate."""
+
+MOST_TYPES = 50
+
+
+class Command(BaseCommand):
+    help = "How the outbox is doing: pending, retrying, parked and dead messages, the oldest that is due, and by type."
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        parser.add_argument("--json", action="store_true", help="JSON for machines")
+        parser.add_argument("--database", metavar="ALIAS", help="default: OUTBOX['DATABASE']")
+
+    def handle(self, *args: Any, database: str | None, **options: Any) -> None:  # noqa: ARG002
+        store = DjangoStore(database)
+        with command_errors():
+            sample = store.sample(most=MOST)
+            types = store.pending_types(most=MOST, at_most=MOST_TYPES)
+        if options["json"]:
+            document = {**sample._asdict(), "exact_below": MOST, "types": [each._asdict() for each in types]}
+            self.stdout.write(json.dumps(document))
+            return
+        self.stdout.write(f"pending   {sample.pending}")
+        self.stdout.write(f"retrying  {sample.retrying}")
+        self.stdout.write(f"parked    {sample.parked}")
+        self.stdout.write(f"dead      {sample.dead}")
+        self.stdout.write(f"oldest    {sample.oldest_seconds:.0f} s (of those that are due)")
+        for each in types:
+            self.stdout.write(
+                f"  {each.event_type}: {each.pending} pending, {each.retrying} retrying, "
+                f"oldest {each.oldest_seconds:.0f} s"
+            )

@@ -1,0 +1,91 @@
+"""
+The relay and the scheduler inside Django's process: their settings, their commands, and the signals beside them.
+
+Settings come from OUTBOX (its SERVICES, SCHEMA, PUBLICATION and SLOT) and the connection parameters of the alias; flags
+override them, and what neither names comes from OUTBOX_* variables, as for the plain commands. The services are found
+by their console scripts when one is started: the producer does not import them, and works where they are not installed.
+"""
+
+from __future__ import annotations
+
+import difflib
+import logging
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from importlib import import_module
+from importlib.metadata import entry_points
+from threading import Event, Thread
+from typing import Any
+
+from django.db import connections
+
+from outbox.errors import SettingsError
+from producer.django.conf import get_settings
+from producer.django.watch import watch
+
+JOIN_SECONDS = 10
+"""How long a receiver that is still busy may keep a service from ending."""
+
+
+def plain_command(name: str) -> Any:
+    """The click command of `cdc-relay`, `outbox doctor` and the like; SettingsError where it is not installed."""
+    script, _, subcommand = name.partition(" ")
+    found = entry_points(group="console_scripts", name=script)
+    if not found:
+        raise SettingsError(f"`{name}` is not installed here: pip install 'outrider[services]'")
+    module = next(iter(found)).module
+    try:
+        return import_module(f"{module}.{subcommand}" if subcommand else module).command
+    except ModuleNotFoundError as error:
+        raise SettingsError(f"`{name}` needs {error.name}: pip install 'outrider[services]'") from error
+
+
+def plain_settings(using: str | None = None) -> dict[str, Any]:
+    """The settings of a plain command as Django knows them, by their names in lower case."""
+    settings = get_settings()
+    if unknown := unknown_settings(settings.services):
+        raise SettingsError("OUTBOX['SERVICES']: " + "; ".join(unknown))
+    known = {"schema": settings.schema, "publication": settings.publication, "slot": settings.slot}
+    given = {key.lower(): value for key, value in settings.services.items()}
+    if "database_url" not in given:
+        known["database_url"] = conninfo_of(using or settings.database)
+    return {key: value for key, value in {**known, **given}.items() if value is not None}
+
+
+def conninfo_of(alias: str) -> str:
+    """The connection string of an alias: those of its parameters that libpq knows (the rest is for the driver)."""
+    from psycopg.conninfo import make_conninfo
+    from psycopg.pq import Conninfo
+
+    known = {option.keyword.decode() for option in Conninfo.get_defaults()}
+    parameters = connections[alias].get_connection_params()
+    return make_conninfo(**{name: value for name, value in parameters.items() if name in known})
+
+
+def unknown_settings(given: Mapping[str, Any]) -> list[str]:
+    """A line for each name that no service knows. Nothing where the services are not installed: nobody can tell."""
+    try:
+        from outbox.settings import KNOWN_SETTINGS
+    except ModuleNotFoundError:
+        return []
+    known = sorted(name.upper() for name in KNOWN_SETTINGS)
+    lines = []
+    for key in given:
+        if key not in known:
+            close = difflib.get_close_matches(str(key).upper(), known, n=1)
+            lines.append(f"unknown setting {key!r}" + (f" (did you mean {close[0]}?)" if close else ""))
+    return lines
+
+
+@contextmanager
+def signals_told(using: str | None) -> Iterator[None]:
+    """Tell what the services did on a thread of its own, with a connection of its own, while the block runs."""
+    stop = Event()
+    log = logging.getLogger(__name__)
+    thread = Thread(target=watch, args=(stop.wait,), kwargs={"using": using, "warn": log.warning}, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join(JOIN_SECONDS)

@@ -1,0 +1,45 @@
+"""
+DjangoStore: the named queries over Django's connection to an alias, whichever driver it uses.
+
+So that operators' work (outbox.dead_letters, outbox.pending) runs in Django as it does in the `outbox` command, inside
+Django's transaction where there is one. Parameters are bound as text by the driver; jsonb comes back as text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from django.db import Error, connections
+
+from outbox.errors import DatabaseError
+from outbox.sqlfiles import Queries
+from outbox.store import Store
+from producer.django.conf import get_settings
+
+
+class DjangoStore(Store):
+    """The outbox of a database alias; None is the one of the settings."""
+
+    def __init__(self, using: str | None = None) -> None:
+        settings = get_settings()
+        self.using = using or settings.database
+        self.queries = Queries(settings.schema)
+
+    def _execute(self, name: str, /, **parameters: Any) -> list[Any]:
+        with django_errors(), connections[self.using].cursor() as cursor:
+            cursor.execute(self.queries[name], parameters)
+            return list(cursor.fetchall()) if cursor.description else []
+
+
+@contextmanager
+def django_errors() -> Iterator[None]:
+    """Turn what Django raises into a DatabaseError of one line."""
+    try:
+        yield
+    except Error as error:
+        cause = error.__cause__
+        text = next(iter(str(error).strip().splitlines()), type(error).__name__)
+        sqlstate = getattr(cause, "sqlstate", None) or getattr(cause, "pgcode", None)
+        raise DatabaseError(f"PostgreSQL: {text}", sqlstate=sqlstate) from error

@@ -1,0 +1,2 @@
+-- Nothing: a driver that begins transactions by itself does so before this.
+SELECT 1

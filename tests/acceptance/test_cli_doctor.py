@@ -1,0 +1,98 @@
+"""`outbox doctor` as an operator meets it: a line per check, an exit status, JSON for machines."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+
+import pytest
+from click.testing import CliRunner
+
+from outbox.cli.doctor import command
+from outbox.errors import SettingsError
+from tests.fixtures.broker import Broker
+from tests.fixtures.commands import run_outbox
+from tests.fixtures.stage import Stage
+from tests.fixtures.waiting import wait_for
+
+CHECKS = {
+    "server",
+    "wal_level",
+    "wal_sender_timeout",
+    "replication role",
+    "replication connection",
+    "publication",
+    "max_replication_slots",
+    "max_wal_senders",
+    "slot",
+    "publication before slot",
+    "relay",
+    "retained WAL",
+    "max_slot_wal_keep_size",
+    "handover",
+    "migrations",
+    "indexes",
+    "vacuum",
+    "oldest transaction",
+    "own grants",
+    "scheduler",
+    "workers",
+    "clock",
+    "broker",
+    "confirms",
+    "exchanges",
+}
+
+
+def lines_of(run: subprocess.CompletedProcess[str]) -> dict[str, str]:
+    """The level of every check."""
+    *findings, _ = run.stdout.splitlines()
+    return {line[9:].partition(": ")[0]: line[:8].strip() for line in findings}
+
+
+def test_an_outbox_at_work_is_healthy_and_strictness_counts_warnings(stage: Stage, rabbit: Broker) -> None:
+    environment = stage.environment(rabbit.url)
+    stage.start_relay(rabbit.url)
+    scheduler = stage.run_service("retry_scheduler", env=environment)
+    scheduler.wait_for_line("scheduler_active")
+    wait_for(
+        lambda: stage.connection.execute("SELECT count(*) FROM outbox_worker").fetchone() == (2,), deadline_seconds=30
+    )
+    run = run_outbox("doctor", env=environment)
+    assert run.returncode == 0, run.stdout + run.stderr
+    levels = lines_of(run)
+    assert levels.keys() >= CHECKS
+    assert {check: level for check, level in levels.items() if level != "ok"} == {"max_slot_wal_keep_size": "warning"}
+    assert run.stdout.splitlines()[-1] == f"{len(levels) - 1} ok, 1 warnings, 0 failed"
+
+    strict = run_outbox("doctor", "--strict", "--json", env=environment)
+    assert strict.returncode == 1
+    document = json.loads(strict.stdout)
+    assert (document["ok"], document["failed"], document["warnings"]) == (False, 0, 1)
+    assert {finding["check"]: finding["level"] for finding in document["findings"]} == levels
+    assert all(finding.keys() == {"check", "level", "found", "remedy"} for finding in document["findings"])
+
+
+def test_a_failure_is_a_line_and_status_1_also_when_the_database_is_not_there(bare_stage: Stage) -> None:
+    run = run_outbox("doctor", "--slot", "no_such_slot", env={"OUTBOX_DATABASE_URL": bare_stage.database.dsn})
+    assert run.returncode == 1
+    assert run.stderr == ""
+    assert (
+        "failed   slot: there is no slot no_such_slot; run `outbox setup`, or start the relay, which makes it"
+        in run.stdout.splitlines()
+    )
+    nobody = {"OUTBOX_DATABASE_URL": "postgresql://shop:s3cret@127.0.0.1:1/shop"}
+    run = run_outbox("doctor", env={**nobody, "OUTBOX_BROKER_URL": "amqp://shop:s3cret@127.0.0.1:1//"})
+    assert run.returncode == 1
+    assert list(lines_of(run).items()) == [("database", "failed"), ("broker", "failed")]
+    assert "s3cret" not in run.stdout + run.stderr
+
+
+def test_wrong_usage_and_settings_are_told_from_findings(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OUTBOX_DATABASE_URL", "dbname=x")
+    run = CliRunner().invoke(command, ["--role", "janitor=bob"])
+    assert run.exit_code == 2
+    assert "'janitor' must be JOB=ROLE, with JOB one of producer, relay" in run.output
+    run = CliRunner().invoke(command, ["--broker-url", "nix://x"])
+    assert isinstance(run.exception, SettingsError)
+    assert run.output == ""

@@ -1,0 +1,102 @@
+"""What dashboard, alerts and autoscaler ask for is what the two services really tell."""
+
+from __future__ import annotations
+
+import json
+import re
+import urllib.request
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import yaml
+from prometheus_client.parser import text_string_to_metric_families
+
+from outbox.embedded.process import free_port
+from outbox.telemetry.metrics import CATALOGUE, SLOT_SAFE_WAL
+from tests.fixtures.broker import Broker
+from tests.fixtures.stage import Stage
+from tests.fixtures.waiting import wait_for
+
+DEPLOY = Path(__file__).parents[2] / "deploy"
+METRIC = re.compile(r"\b(?:outbox|process)_[a-z_]+")
+GROUPING = re.compile(r"\bby \(([^)]*)\)")
+SELECTOR = re.compile(r"(\w+)\{([^}]*)\}")
+OF_THE_SCRAPER = {"instance", "job"}
+
+Samples = dict[str, set[str]]
+"""Names of samples, each with the labels it has."""
+
+
+def dashboard_expressions() -> Iterator[str]:
+    for panel in json.loads((DEPLOY / "grafana/outbox.json").read_text())["panels"]:
+        for target in panel.get("targets", []):
+            yield target["expr"]
+
+
+def alert_expressions() -> Iterator[str]:
+    for group in yaml.safe_load((DEPLOY / "prometheus/outbox-alerts.yml").read_text())["groups"]:
+        for rule in group["rules"]:
+            yield rule["expr"]
+
+
+def autoscaler_metrics() -> Iterator[str]:
+    for document in yaml.safe_load_all((DEPLOY / "kubernetes/scheduler.yaml").read_text()):
+        if document["kind"] == "HorizontalPodAutoscaler":
+            for metric in document["spec"]["metrics"]:
+                yield metric["external"]["metric"]["name"]
+
+
+def scrape(*ports: int) -> Samples:
+    samples: Samples = defaultdict(set)
+    for port in ports:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as response:
+            for family in text_string_to_metric_families(response.read().decode()):
+                for sample in family.samples:
+                    samples[sample.name] |= sample.labels.keys()
+    return samples
+
+
+def missing(found: Samples) -> set[str]:
+    """Metrics of the catalogue without a sample. Where the server limits no slot, there is no safe size to tell."""
+    expected = {spec.name + ("_bucket" if spec.buckets else "") for spec in CATALOGUE if spec != SLOT_SAFE_WAL}
+    return expected - found.keys()
+
+
+def test_every_metric_is_told_by_a_service_and_every_expression_asks_for_one_of_them(
+    stage: Stage, rabbit: Broker
+) -> None:
+    relay_port, scheduler_port = free_port(), free_port()
+    stage.start_relay(rabbit.url, http_port=relay_port)
+    settings: dict[str, Any] = {"http_port": scheduler_port, "poll_seconds": 0.2}
+    stage.run_service("retry_scheduler", env=stage.environment(rabbit.url, **settings))
+    stage.insert(rabbit.declare_queue(), 5)
+    stage.insert("no-such-queue")
+
+    found: Samples = {}
+
+    def complete() -> bool:
+        nonlocal found
+        try:
+            found = scrape(relay_port, scheduler_port)
+        except OSError:  # not listening yet
+            return False
+        return not missing(found)
+
+    wait_for(complete, deadline_seconds=60, message="the services do not tell everything")
+    labels = {spec.name: set(spec.labels) for spec in CATALOGUE}
+    assert {name: found[name] for name in labels if labels[name]} == {n: each for n, each in labels.items() if each}
+
+    found.setdefault(SLOT_SAFE_WAL.name, set())
+    expressions = [*dashboard_expressions(), *alert_expressions(), *autoscaler_metrics()]
+    assert len(expressions) > 40
+    for expression in expressions:
+        names = METRIC.findall(expression)
+        assert names, expression
+        assert set(names) <= found.keys(), expression
+        known = OF_THE_SCRAPER.union(*(found[name] for name in names))
+        for grouping in GROUPING.findall(expression):
+            assert set(re.split(r",\s*", grouping)) <= known, expression
+        for name, selector in SELECTOR.findall(expression):
+            assert set(re.findall(r"(\w+)\s*[=!]", selector)) <= found[name] | OF_THE_SCRAPER, expression

@@ -1,0 +1,91 @@
+"""/status of both services: what the service knows of itself, and the same picture of the outbox as `outbox status`."""
+
+from __future__ import annotations
+
+import json
+import threading
+import urllib.request
+from collections.abc import Callable
+from typing import Any
+from urllib.parse import urlsplit
+
+from pydantic import SecretStr
+
+from outbox.embedded.process import free_port
+from outbox.settings import DatabaseSettings
+from outbox.telemetry.state_reader import StateReader
+from tests.fixtures.broker import Broker
+from tests.fixtures.commands import run_outbox
+from tests.fixtures.database import Database
+from tests.fixtures.proxy import FaultProxy
+from tests.fixtures.servers import address_of
+from tests.fixtures.stage import Stage
+from tests.fixtures.waiting import wait_for
+
+
+def status(port: int) -> dict[str, Any]:
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/status", timeout=30) as response:
+        text = response.read().decode()
+    assert response.status == 200
+    assert "s3cret" not in text
+    document = json.loads(text)
+    assert isinstance(document, dict)
+    return document
+
+
+def test_both_services_show_the_outbox_and_themselves_also_without_the_database(
+    stage: Stage, rabbit: Broker, fault_proxy: Callable[[str, int], FaultProxy]
+) -> None:
+    proxy = fault_proxy(*address_of(stage.database.dsn))
+    through = urlsplit(proxy.through(stage.database.dsn))
+    dsn = through._replace(netloc=f"postgres:s3cret@{through.hostname}:{through.port}").geturl()
+    ports = free_port(), free_port()
+    settings: dict[str, Any] = {"database_url": dsn, "connect_timeout_seconds": 2}
+    relay = stage.start_relay(rabbit.url, name="relay-1", http_port=ports[0], **settings)
+    environment = stage.environment(rabbit.url, name="scheduler-1", http_port=ports[1], **settings)
+    scheduler = stage.run_service("retry_scheduler", env=environment)
+    scheduler.wait_for_line("scheduler_active")
+    stage.insert("nowhere", owner="scheduler", next_attempt_at="infinity", ordering_key="k")
+
+    def both_live() -> bool:
+        return {worker["name"] for worker in status(ports[0])["state"]["workers"]} == {"relay-1", "scheduler-1"}
+
+    wait_for(both_live, deadline_seconds=30)
+    shown = json.loads(run_outbox("status", "--json", env=stage.environment(rabbit.url)).stdout)
+    for port, service in zip(ports, ("cdc-relay", "retry-scheduler"), strict=True):
+        document = status(port)
+        assert (document["service"], document["role"]) == (service, "active")
+        state = document["state"]
+        assert state.keys() == shown.keys()
+        assert state["queues"]["parked"] == shown["queues"]["parked"] == 1
+        assert (state["slot"]["name"], state["slot"]["active"]) == (stage.slot, True)
+
+    proxy.blackhole()  # accepts, and says nothing
+    assert status(ports[0])["state"]["error"].startswith("the database cannot be asked: ")
+    proxy.refuse()
+    proxy.cut()
+
+    def refused() -> bool:
+        return "cannot be asked: PostgreSQL: " in status(ports[1])["state"].get("error", "")
+
+    wait_for(refused, deadline_seconds=30)
+    assert status(ports[1])["service"] == "retry-scheduler"
+    proxy.heal()
+    wait_for(lambda: "queues" in status(ports[1])["state"], deadline_seconds=60)
+    assert relay.is_running
+    assert scheduler.is_running
+
+
+def test_a_database_that_says_nothing_keeps_nobody_and_is_asked_once_at_a_time(
+    database: Database, fault_proxy: Callable[[str, int], FaultProxy]
+) -> None:
+    proxy = fault_proxy(*address_of(database.dsn))
+    settings = DatabaseSettings(database_url=SecretStr(proxy.through(database.dsn)))
+    reader = StateReader(settings, wait_seconds=0.2)
+    proxy.blackhole()
+    for _ in range(3):
+        assert reader.ask() == {"error": "the database cannot be asked: no answer within 0.2 s"}
+    assert sum(thread.name == "state" for thread in threading.enumerate()) == 1
+    proxy.heal()
+    wait_for(lambda: "queues" in reader.ask(), deadline_seconds=60)
+    wait_for(lambda: not any(thread.name == "state" for thread in threading.enumerate()), deadline_seconds=30)

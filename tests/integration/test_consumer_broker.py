@@ -1,0 +1,139 @@
+"""A worker and a broker that restarts, or that lets it do little."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from urllib.parse import urlsplit
+
+import pytest
+
+from consumer import Consumer
+from consumer.errors import TopologyError
+from consumer.topology import Topology, plan_topology
+from outbox.embedded import RabbitMQ
+from outbox.errors import BrokerOutage
+from tests.fixtures.broker import Broker
+from tests.fixtures.waiting import wait_for
+from tests.fixtures.worker import Work
+
+USER = "limited"
+PASSWORD = "s3cret"
+
+
+@pytest.fixture
+def work(disposable_rabbitmq: RabbitMQ) -> Iterator[Work]:
+    work = Work(Broker(disposable_rabbitmq.url))
+    yield work
+    work.close()
+
+
+def test_a_worker_comes_back_by_itself_when_the_broker_is_killed(work: Work, disposable_rabbitmq: RabbitMQ) -> None:
+    handled: list[str] = []
+    began, release = threading.Event(), threading.Event()
+
+    def note(event_id: str) -> None:
+        if event_id == "during" and not began.is_set():
+            began.set()
+            assert release.wait(60)
+        handled.append(event_id)
+
+    with work.worker(Consumer(note, queue=work.queue)) as worker:
+        work.publish(message_id="before")
+        work.wait_until_processed("done")
+        work.publish(message_id="during")
+        assert began.wait(30)
+        disposable_rabbitmq.kill()
+        wait_for(lambda: worker.status()["role"] == "starting", deadline_seconds=60, message="the loss is not noticed")
+        disposable_rabbitmq.start()
+        wait_for(lambda: worker.status()["role"] == "active", deadline_seconds=60, message="it does not come back")
+        release.set()  # what it did cannot be acknowledged any more: the message comes again
+        wait_for(lambda: handled.count("during") == 2, deadline_seconds=60, message=f"handled: {handled}")
+        work.publish(message_id="after")
+        wait_for(lambda: "after" in handled, deadline_seconds=60)
+    assert sorted(handled) == ["after", "before", "during", "during"]
+    assert work.broker.depth(work.queue) == 0
+
+
+def test_without_permission_to_configure_everything_is_checked_and_what_is_missing_is_named(
+    work: Work, disposable_rabbitmq: RabbitMQ
+) -> None:
+    consumer = Consumer(lambda body: 1 / 0, "order.*", queue=work.queue, retry_delays=("77ms",))
+    topology = plan_topology([consumer])
+    url = urlsplit(work.broker.url)._replace(netloc=f"{USER}:{PASSWORD}@127.0.0.1:{disposable_rabbitmq.port}").geturl()
+    _permit(disposable_rabbitmq, write="nothing", read="nothing")
+
+    def refusal(**options: bool) -> str:
+        with pytest.raises(TopologyError) as error, work.worker(consumer, url=url, **options):
+            pass
+        assert PASSWORD not in str(error.value)
+        assert "\n" not in str(error.value)
+        return str(error.value)
+
+    assert "the broker user may not declare exchange" in refusal()
+    assert refusal(declare=False).startswith("exchange outrider.delay.77ms does not exist")
+    _make(work.broker, topology, without="outrider.delay.77ms")
+    assert refusal(declare=False).startswith("queue outrider.delay.77ms does not exist")
+    _make(work.broker, topology)
+    assert refusal(declare=False).startswith("the broker user may not publish to exchange outrider.dead")
+    _permit(disposable_rabbitmq, write="outrider[.]dead", read="nothing")
+    assert "may not publish to exchange outrider.delay.77ms" in refusal(declare=False)
+    _permit(disposable_rabbitmq, write="outrider[.].*", read="nothing")
+    assert refusal(declare=False).startswith(f"cannot consume from queue {work.queue}")
+    _permit(disposable_rabbitmq, write="outrider[.].*", read=f"{work.queue}")
+    with work.worker(consumer, url=url, declare=False):
+        work.broker.publish(b"{}", exchange="amq.topic", routing_key="order.placed", message_id="e")
+        work.wait_until_processed("retried")
+        work.wait_until_processed("max attempts")
+    assert work.broker.get_all(work.dead_letters, 1)[0].message_id == "e"
+
+
+def test_a_broker_that_is_away_or_refuses_the_login_stops_the_start_in_one_line(
+    work: Work, disposable_rabbitmq: RabbitMQ
+) -> None:
+    consumer = Consumer(lambda body: None, queue=work.queue)
+    port = disposable_rabbitmq.port
+    with (
+        pytest.raises(BrokerOutage, match="LoginRefused") as error,
+        work.worker(consumer, url=f"amqp://guest:{PASSWORD}@127.0.0.1:{port}//"),
+    ):
+        pass
+    assert PASSWORD not in str(error.value)
+    with (
+        pytest.raises(BrokerOutage, match="VhostRefused"),
+        work.worker(consumer, url=f"amqp://guest:guest@127.0.0.1:{port}/nowhere"),
+    ):
+        pass
+    with (
+        pytest.raises(BrokerOutage, match="ConnectionRefused"),
+        work.worker(consumer, url="amqp://guest:guest@127.0.0.1:1//"),
+    ):
+        pass
+
+
+def _permit(server: RabbitMQ, *, write: str, read: str) -> None:
+    """One call to the node: each starts an Erlang machine of its own."""
+    server.ctl(
+        "eval",
+        f'rabbit_auth_backend_internal:put_user(#{{name => <<"{USER}">>, password => <<"{PASSWORD}">>, '
+        f'tags => <<"">>}}, <<"test">>), '
+        f'rabbit_auth_backend_internal:set_permissions(<<"{USER}">>, <<"/">>, <<"^$">>, <<"^({write})$">>, '
+        f'<<"^({read})$">>, <<"test">>).',
+    )
+
+
+def _make(broker: Broker, topology: Topology, without: str | None = None) -> None:
+    """As an administrator does, queue `without` apart."""
+    with broker.channel() as channel:
+        for exchange in topology.exchanges:
+            if not exchange.shared:
+                arguments = dict(exchange.arguments)
+                channel.exchange_declare(
+                    exchange.name, exchange.type, durable=True, auto_delete=False, arguments=arguments
+                )
+        for queue in topology.queues:
+            if queue.name != without:
+                channel.queue_declare(queue.name, durable=True, auto_delete=False, arguments=dict(queue.arguments))
+        for binding in topology.bindings:
+            if binding.queue != without:
+                channel.queue_bind(binding.queue, binding.exchange, binding.routing_key)

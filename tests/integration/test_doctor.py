@@ -1,0 +1,318 @@
+"""Every failure and warning that the doctor knows and that can be had here, produced for real."""
+
+from __future__ import annotations
+
+import re
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, LiteralString
+from urllib.parse import urlsplit
+
+import psycopg
+import pytest
+from psycopg import sql
+
+from outbox.doctor import DoctorSettings, Finding, Questions, examine
+from outbox.embedded import Postgres
+from outbox.errors import SettingsError
+from outbox.sqlfiles import script
+from tests.fixtures.broker import Broker
+from tests.fixtures.database import Database, create_outbox_database
+from tests.fixtures.rows import insert_rows
+from tests.fixtures.stage import Stage
+from tests.fixtures.waiting import wait_for
+
+
+def findings(dsn: str, questions: Questions | None = None, **settings: Any) -> list[Finding]:
+    return list(examine(DoctorSettings(database_url=dsn, **settings), questions or Questions()))  # type: ignore[arg-type]
+
+
+def examined(stage: Stage, questions: Questions | None = None, **settings: Any) -> list[Finding]:
+    given = {"slot": stage.slot, "publication": stage.publication, **settings}
+    return findings(stage.database.dsn, questions, **given)
+
+
+def line(found: Sequence[Finding], check: str, level: str = "failed") -> str:
+    """The one line of this check, which must be of this level."""
+    (finding,) = [finding for finding in found if finding.check == check]
+    assert finding.level == level, finding
+    return finding.line
+
+
+def levels(found: Sequence[Finding]) -> dict[str, str]:
+    return {finding.check: finding.level for finding in found}
+
+
+def execute(database: Database, *statements: LiteralString) -> None:
+    with database.connect() as connection:
+        for statement in statements:
+            connection.execute(statement)
+
+
+@pytest.fixture
+def login(database: Database) -> Iterator[Callable[..., str]]:
+    """`login("REPLICATION", "GRANT ... TO {role}")`: the address of the database for a role of this test alone."""
+    names = []
+
+    def create(attributes: LiteralString = "", *grants: LiteralString) -> str:
+        names.append(name := f"clerk_{uuid.uuid4().hex[:8]}")
+        with database.connect() as connection:
+            connection.execute(sql.SQL("CREATE ROLE {} LOGIN " + attributes).format(sql.Identifier(name)))
+            for grant in grants:
+                connection.execute(sql.SQL(grant).format(role=sql.Identifier(name)))
+        parts = urlsplit(database.dsn)
+        return parts._replace(netloc=f"{name}@{parts.hostname}:{parts.port}").geturl()
+
+    yield create
+    with database.connect() as connection:
+        for name in names:
+            connection.execute(sql.SQL("DROP OWNED BY {}").format(sql.Identifier(name)))
+            connection.execute(sql.SQL("DROP ROLE {}").format(sql.Identifier(name)))
+
+
+def test_a_database_without_an_outbox_fails_where_it_must_and_says_how_to_begin(bare_stage: Stage) -> None:
+    found = examined(bare_stage, outbox_schema="nowhere")
+    assert "no outbox in nowhere; run `outbox setup`" in line(found, "migrations")
+    assert "there is no publication outbox; run `outbox setup`" in line(found, "publication")
+    assert f"there is no slot {bare_stage.slot}; run `outbox setup`" in line(found, "slot")
+    assert "indexes" not in levels(found)
+
+
+def test_what_is_wrong_with_publication_slot_and_handover(stage: Stage) -> None:
+    execute(
+        stage.database,
+        "ALTER PUBLICATION outbox SET (publish = 'insert, delete')",
+        "ALTER TABLE outbox ALTER COLUMN next_attempt_at SET DEFAULT clock_timestamp() + interval '5 s'",
+    )
+    found = examined(stage, replication_url=stage.database.server_url)
+    assert "does not publish inserts only; run `outbox setup`" in line(found, "publication")
+    assert "was made or changed after slot" in line(found, "publication before slot", "warning")
+    assert "new rows are the relay's for 5 s, not longer than send_timeout_seconds (10)" in line(found, "handover")
+    assert "no relay reads from slot" in line(found, "relay", "warning")
+    assert "keeps WAL until the disk is full" in line(found, "max_slot_wal_keep_size", "warning")
+    assert f"leads to the database postgres, database_url to {stage.database.name}" in line(
+        found, "replication connection"
+    )
+    execute(stage.database, "DROP PUBLICATION outbox", "CREATE PUBLICATION outbox FOR ALL TABLES")
+    assert "is for all tables" in line(examined(stage), "publication")
+
+    stage.connection.execute("SELECT pg_drop_replication_slot(%s)", [stage.slot])
+    stage.connection.execute("SELECT pg_create_physical_replication_slot(%s)", [stage.slot])
+    try:
+        assert "belongs to a standby; choose another name with --slot" in line(examined(stage), "slot")
+    finally:
+        stage.connection.execute("SELECT pg_drop_replication_slot(%s)", [stage.slot])
+
+
+def test_a_polling_outbox_needs_no_replication(bare_stage: Stage) -> None:
+    bare_stage.connection.execute(script("setup/handover_after.sql", schema="public", handover_after="0"))
+    found = examined(bare_stage)
+    assert "not used" in line(found, "replication", "ok")
+    assert set(levels(found).values()) == {"ok"}
+
+
+def test_what_is_wrong_with_the_tables(stage: Stage) -> None:
+    execute(
+        stage.database,
+        "DROP INDEX outbox_due",
+        "DELETE FROM outbox_migration WHERE version = 1",
+        "ALTER TABLE outbox SET (autovacuum_enabled = false)",
+    )
+    with stage.database.connect(autocommit=False, application_name="sleepy") as sleepy:
+        sleepy.execute("CREATE TABLE mine ()")
+        with stage.database.connect() as connection:  # statistics are told when a session ends
+            insert_rows(connection, 60_000)
+            connection.execute("DELETE FROM outbox")
+        found = examined(stage, Questions(longest_transaction_seconds=0))
+        assert 'CREATE INDEX CONCURRENTLY outbox_due ON "public".outbox (next_attempt_at)' in line(found, "indexes")
+        assert "run `outbox setup`" in line(found, "migrations")
+        assert "(sleepy, idle in transaction) has been open for" in line(found, "oldest transaction", "warning")
+        assert "ALTER TABLE outbox RESET (autovacuum_enabled)" in line(found, "vacuum", "warning")
+
+        execute(
+            stage.database,
+            "INSERT INTO outbox_migration (version, name) VALUES (1, 'initial'), (999, 'future')",
+            "ALTER TABLE outbox RESET (autovacuum_enabled)",
+        )
+        found = examined(stage)
+        assert "has 999, this version knows" in line(found, "migrations")
+        assert "60,000 dead rows in the outbox: autovacuum does not keep up" in line(found, "vacuum", "warning")
+        assert line(found, "oldest transaction", "ok")
+
+
+def test_rows_wait_and_nobody_lives(stage: Stage) -> None:
+    insert_rows(stage.connection, 3, due_in="-5 minutes")
+    found = examined(stage)
+    waiting = line(found, "scheduler", "warning")
+    assert "3 rows are due, for 5 min at most, and no scheduler lives; start retry-scheduler" in waiting
+    insert = "INSERT INTO outbox_worker (kind, name, role, version, host, pid, last_seen_at) VALUES "
+    execute(stage.database, insert + "('scheduler', 'dead', 'active', '1', 'h', 1, now() - interval '1 hour')")
+    found = examined(stage)
+    assert "no scheduler lives" in line(found, "scheduler", "warning")
+    assert "not seen lately: scheduler dead on h (60 min)" in line(found, "workers", "warning")
+    execute(stage.database, insert + "('scheduler', 'new', 'active', '1', 'h', 1, now())")
+    assert "though 1 live" in line(examined(stage), "scheduler", "warning")
+
+
+def test_grants_are_compared_with_what_each_job_takes(stage: Stage) -> None:
+    jobs = ("producer", "relay", "scheduler", "consumer", "observer")
+    names = {job: f"{job}_{uuid.uuid4().hex[:8]}" for job in jobs}
+    stage.connection.execute(script("roles.sql", schema="public", **names))
+    try:
+        found = examined(stage, Questions(roles=names))
+        assert {levels(found)[f"grants of the {job}"] for job in jobs} == {"ok"}
+        relay = sql.Identifier(names["relay"])
+        stage.connection.execute(sql.SQL("REVOKE DELETE, UPDATE ON outbox FROM {}").format(relay))
+        stage.connection.execute(sql.SQL("REVOKE USAGE ON SCHEMA public FROM {}, PUBLIC").format(relay))
+        found = examined(stage, Questions(roles={**names, "producer": "nobody_of_this_name"}))
+        assert line(found, "grants of the relay") == (
+            f"grants of the relay: {names['relay']} lacks USAGE on the schema, DELETE on outbox, UPDATE on outbox; "
+            f'GRANT USAGE ON SCHEMA public TO "{names["relay"]}"; '
+            f'GRANT DELETE, UPDATE ON public.outbox TO "{names["relay"]}"'
+        )
+        assert "there is no role nobody_of_this_name" in line(found, "grants of the producer")
+        assert levels(found)["grants of the scheduler"] == "ok"
+        assert "can act as" in line(found, "own grants", "ok")
+    finally:
+        for name in names.values():
+            stage.connection.execute(sql.SQL("DROP OWNED BY {}").format(sql.Identifier(name)))
+            stage.connection.execute(sql.SQL("DROP ROLE {}").format(sql.Identifier(name)))
+
+
+def test_a_role_that_may_see_nothing_is_told_so_and_the_rest_is_examined(
+    stage: Stage, login: Callable[..., str], rabbit: Broker
+) -> None:
+    execute(stage.database, "REVOKE SELECT ON pg_replication_slots FROM PUBLIC")
+    dsn = login()
+    found = findings(dsn, slot=stage.slot, broker_url=rabbit.url)
+    for check in ("slot", "migrations", "scheduler", "workers"):
+        assert re.search("cannot see it: .*permission denied for", line(found, check, "warning"))
+    assert "cannot see the transactions of" in line(found, "oldest transaction", "warning")
+    assert "has the grants of no job" in line(found, "own grants", "warning")
+    assert "has neither the REPLICATION attribute nor rds_replication" in line(found, "replication role")
+    assert "permission denied to start WAL sender" in line(found, "replication connection")
+    assert [finding.level for finding in found if finding.check == "exchanges"] == ["warning", "ok"]
+    assert {check: levels(found)[check] for check in ("server", "wal_level", "publication", "indexes", "broker")} == {
+        "server": "ok",
+        "wal_level": "ok",
+        "publication": "ok",
+        "indexes": "ok",
+        "broker": "ok",
+    }
+
+
+def test_the_least_privilege_that_sees_everything_is_the_observers(stage: Stage, login: Callable[..., str]) -> None:
+    dsn = login("", "GRANT SELECT ON ALL TABLES IN SCHEMA public TO {role}", "GRANT pg_monitor TO {role}")
+    found = findings(dsn, slot=stage.slot, replication_url=stage.database.dsn)
+    assert not [finding for finding in found if "cannot see" in finding.found]
+    assert "can act as observer" in line(found, "own grants", "ok")
+    assert "failed" not in levels(found).values()
+
+
+def test_what_is_wrong_with_the_broker(stage: Stage, rabbit: Broker) -> None:
+    there = rabbit.declare_exchange()
+    insert_rows(stage.connection, 1, exchange=there)
+    assert f"all there: {there}" in line(examined(stage, broker_url=rabbit.url), "exchanges", "ok")
+
+    missing, own = f"{there}-missing", f"{there}-own"
+    insert_rows(stage.connection, 1, exchange=missing)
+    declarations = f'[{{"name": "q", "exchange": {{"name": "{own}", "type": "direct"}}, "routing_key": "q"}}]'
+    insert_rows(stage.connection, 1, exchange=own, declarations=declarations)
+    asked = Questions(exchanges=("no-such-exchange",))
+    found = examined(stage, asked, broker_url=f"amqp://guest:guest@127.0.0.1:1//;{rabbit.url}")
+    lines = [(finding.level, finding.line) for finding in found if finding.check in ("broker", "exchanges")]
+    assert [level for level, _ in lines] == ["failed", "ok", "failed", "warning"]
+    assert "127.0.0.1:1: ConnectionRefused" in lines[0][1]
+    assert f"not on the broker: no-such-exchange, {missing}; messages for them are refused" in lines[2][1]
+    assert f"not on the broker yet: {own}; the rows that go there declare them" in lines[3][1]
+    assert line(found, "confirms", "ok")
+
+    parts = urlsplit(rabbit.url)
+    wrong_password = parts._replace(netloc=f"guest:s3cret@{parts.hostname}:{parts.port}").geturl()
+    refused = line(examined(stage, broker_url=wrong_password), "broker")
+    assert "LoginRefused" in refused
+    assert "s3cret" not in refused
+    assert "VhostRefused" in line(examined(stage, broker_url=parts._replace(path="/no-such").geturl()), "broker")
+
+
+def test_a_redis_broker_is_reached_and_has_no_exchanges_to_look_for(stage: Stage, redis_broker: Broker) -> None:
+    found = examined(stage, broker_url=redis_broker.url)
+    assert "answers" in line(found, "broker", "ok")
+    assert "exchanges" not in levels(found)
+    parts = urlsplit(redis_broker.url)
+    nobody = examined(stage, broker_url=parts._replace(netloc="127.0.0.1:1").geturl())
+    assert "ConnectionRefused" in line(nobody, "broker")
+
+
+def test_a_broker_url_that_is_unusable_is_an_error_before_anything_is_asked() -> None:
+    settings = DoctorSettings(database_url="dbname=x", broker_url="nix://x")  # type: ignore[arg-type]
+    with pytest.raises(SettingsError, match="broker_url"):
+        examine(settings, Questions())
+
+
+def test_a_server_without_logical_wal_autovacuum_or_timeout(private_postgres: Callable[..., Postgres]) -> None:
+    server = private_postgres(
+        settings={
+            "wal_level": "replica",
+            "autovacuum": "off",
+            "wal_sender_timeout": "0",
+            "max_prepared_transactions": "2",
+            "max_wal_senders": "1",
+        }
+    )
+    database = create_outbox_database(server.dsn())
+    execute(database, "BEGIN", "CREATE TABLE mine ()", "PREPARE TRANSACTION 'forgotten'")
+    # A connection in physical replication mode is what a standby looks like.
+    with psycopg.connect(server.dsn(), replication="true"):
+        found = findings(database.dsn, Questions(longest_transaction_seconds=0))
+    assert "replica, and the relay needs logical; run ALTER SYSTEM" in line(found, "wal_level")
+    assert "autovacuum is off on this server" in line(found, "vacuum", "warning")
+    assert "never notices that a relay's machine is gone" in line(found, "wal_sender_timeout", "warning")
+    assert "prepared transaction forgotten has been open" in line(found, "oldest transaction", "warning")
+    assert "1 of 1 WAL senders are taken, and the relay is not connected yet" in line(found, "max_wal_senders")
+    assert "raise max_wal_senders and restart" in line(found, "replication connection")
+
+
+def test_a_slot_that_keeps_too_much_wal_is_lost_and_no_other_is_left(private_postgres: Callable[..., Postgres]) -> None:
+    server = private_postgres(
+        settings={
+            "max_slot_wal_keep_size": "64MB",
+            "max_wal_size": "32MB",
+            "min_wal_size": "32MB",
+            "max_replication_slots": "1",
+            "wal_sender_timeout": "2s",
+        }
+    )
+    database = create_outbox_database(server.dsn())
+    execute(
+        database,
+        script("setup/publication.sql", schema="public", publication="outbox"),
+        script("setup/slot.sql", slot="outbox"),
+    )
+    with psycopg.connect(server.dsn(), replication="true"):
+        found = findings(database.dsn)
+    assert "is not a failover slot: after a failover" in line(found, "failover", "warning")
+    assert "1 of 1 replication slots are taken" in line(found, "max_replication_slots", "warning")
+    assert "2 s is short for a relay that reports every 1 s" in line(found, "wal_sender_timeout", "warning")
+    assert line(found, "max_slot_wal_keep_size", "ok")
+    assert line(found, "publication before slot", "ok")
+    assert "the relay has none yet" in line(findings(database.dsn, slot="other"), "max_replication_slots")
+
+    with database.connect() as connection:
+
+        def write_wal() -> str:
+            connection.execute("SELECT pg_logical_emit_message(false, 'test', 'x')")
+            connection.execute("SELECT pg_switch_wal()")
+            return str(connection.execute("SELECT wal_status FROM pg_replication_slots").fetchall()[0][0])
+
+        def lose_the_slot() -> bool:
+            connection.execute("CHECKPOINT")
+            return write_wal() == "lost"
+
+        for _ in range(3):  # of 16 MB each
+            write_wal()
+        assert "of at most 64.0 MB; start the relay" in line(findings(database.dsn), "retained WAL", "warning")
+        wait_for(lose_the_slot, deadline_seconds=60)
+    found = findings(database.dsn)
+    assert "slot outbox is lost: wal_removed; start the relay" in line(found, "slot")
+    assert "retained WAL" not in levels(found)

@@ -1,0 +1,67 @@
+"""Around a handler, the context is its message's; what it publishes carries it on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import sentry_sdk
+import structlog
+from opentelemetry import trace
+
+from consumer.context import LOG_CONTEXT_HEADER, report, restored
+from producer import Context, get_tracking_ids
+from tests.unit.test_consumer_definition import make_delivery
+
+TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
+PARENT = f"00-{TRACE}-00f067aa0ba902b7-01"
+
+
+@pytest.fixture
+def sentry_events() -> Iterator[list[Any]]:
+    events: list[Any] = []
+
+    def keep(event: Any, hint: Any) -> None:
+        events.append(event)
+
+    with sentry_sdk.isolation_scope(), sentry_sdk.new_scope() as scope:
+        client = sentry_sdk.Client(
+            dsn="https://key@sentry.invalid/1",
+            before_send=keep,
+            default_integrations=False,
+            auto_session_tracking=False,
+        )
+        scope.set_client(client)
+        yield events
+
+
+def test_tracking_ids_and_traces_are_carried_on_by_what_the_handler_publishes() -> None:
+    delivery = make_delivery(tracking_ids=("a", "b"), headers={"traceparent": PARENT})
+    with restored(delivery, "billing"):
+        assert get_tracking_ids() == ("a", "b")
+        assert f"{trace.get_current_span().get_span_context().trace_id:032x}" == TRACE
+        headers = Context().headers("c")
+    assert headers["tracking_ids"] == ["a", "b", "c"]
+    assert headers["traceparent"].startswith(f"00-{TRACE}-")
+    assert get_tracking_ids() == ()
+    assert not trace.get_current_span().get_span_context().is_valid
+
+
+def test_log_lines_of_the_handler_carry_the_message_and_what_its_producer_sent_along() -> None:
+    structlog.contextvars.clear_contextvars()
+    delivery = make_delivery(event_id="e-1", headers={LOG_CONTEXT_HEADER: {"customer": 7, "event_id": "not this"}})
+    with restored(delivery, "billing"):
+        bound = structlog.contextvars.get_contextvars()
+    assert bound == {"customer": 7, "consumer": "billing", "event_id": "e-1", "event_type": "order.placed"}
+    structlog.contextvars.clear_contextvars()
+
+
+def test_sentry_continues_the_trace_and_hears_of_what_is_given_up(sentry_events: list[Any]) -> None:
+    delivery = make_delivery(headers={"sentry-trace": f"{TRACE}-00f067aa0ba902b7-1"})
+    with restored(delivery, "billing"):
+        assert Context().headers("c")["sentry-trace"].startswith(TRACE)
+        report(ValueError("given up"))
+    (event,) = sentry_events
+    assert event["exception"]["values"][0]["value"] == "given up"
+    assert event["contexts"]["trace"]["trace_id"] == TRACE

@@ -1,0 +1,50 @@
+"""The queues and exchanges of a set of consumers, as a description."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from consumer import Consumer
+from consumer.topology import BindingSpec, ExchangeSpec, plan_topology
+
+
+def consumer(*keys: str, queue: str, **options: Any) -> Consumer[..., Any]:
+    return Consumer(lambda body: None, *keys, queue=queue, **options)
+
+
+def test_consumers_share_delays_and_have_their_own_dead_letters() -> None:
+    topology = plan_topology(
+        [
+            consumer("order.*", "refund.#", queue="billing", retry_delays=("1s", "1m")),
+            consumer("order.placed", queue="mail", exchange="shop", retry_delays=("1s",)),
+        ],
+        "events",
+    )
+    queues = {queue.name: queue.arguments for queue in topology.queues}
+    assert set(queues) == {
+        *("billing", "billing.dlq", "mail", "mail.dlq"),
+        *("outrider.delay.1s", "outrider.delay.1m", "outrider.unreturned"),
+    }
+    assert all(arguments["x-queue-type"] == "quorum" for arguments in queues.values())
+    assert queues["outrider.delay.1m"]["x-message-ttl"] == 60_000
+    assert ExchangeSpec("events", "topic", shared=True) in topology.exchanges
+    assert ExchangeSpec("shop", "topic", shared=True) in topology.exchanges
+    assert set(topology.bindings) >= {
+        BindingSpec("events", "billing", "order.*"),
+        BindingSpec("events", "billing", "refund.#"),
+        BindingSpec("shop", "mail", "order.placed"),
+        BindingSpec("outrider.return", "mail", "mail"),
+        BindingSpec("outrider.dead", "mail.dlq", "mail"),
+    }
+    assert topology.written == ("outrider.dead", "outrider.delay.1s", "outrider.delay.1m")
+
+
+def test_a_message_that_the_broker_gives_up_goes_where_ours_go() -> None:
+    (queue,) = (each for each in plan_topology([consumer(queue="billing")]).queues if each.name == "billing")
+    assert queue.arguments["x-dead-letter-exchange"] == "outrider.dead"
+    assert queue.arguments["x-dead-letter-routing-key"] == "billing"
+    assert queue.arguments["x-dead-letter-strategy"] == "at-least-once"
+
+
+def test_a_consumer_without_routing_keys_needs_no_exchange_of_events() -> None:
+    assert not any(exchange.shared for exchange in plan_topology([consumer(queue="billing")]).exchanges)
