@@ -26,12 +26,13 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 
-from outbox.mailbox import Mailbox
 from outbox.backoff import reconnect_delay
+from outbox.crash_points import CrashPoint, crash_point
 from outbox.delivery.outcome import Outcome
 from outbox.delivery.publisher import Publisher
 from outbox.errors import BrokerOutage
 from outbox.failures import Failure, classify
+from outbox.mailbox import Mailbox
 from outbox.message import Message
 from outbox.telemetry.logs import get_logger
 
@@ -63,6 +64,7 @@ class Courier:
         self._on_outcomes = on_outcomes
         self._queue: list[Message] = []
         self._heartbeat_due = 0.0
+        self._after_publish = crash_point("relay.after_publish")
         self._trouble = Trouble(
             publisher,
             hold_seconds=hold_seconds,
@@ -71,6 +73,7 @@ class Courier:
             on_shed=lambda: post(on_shed),
             on_end=lambda: post(self._take_back),
             on_crash=lambda error: post(partial(_raise, error)),
+            after_publish=self._after_publish,
         )
         self._in_trouble = True  # there is no connection yet
 
@@ -126,6 +129,7 @@ class Courier:
                 break
             del self._queue[: len(batch)]
             self._publisher.publish(batch, self._now())
+            self._after_publish()
 
     @contextmanager
     def _handing_over_trouble(self) -> Iterator[None]:
@@ -163,6 +167,7 @@ class Trouble:
         on_shed: Callable[[], None],
         on_end: Callable[[], None],
         on_crash: Callable[[BaseException], None],
+        after_publish: CrashPoint,
     ) -> None:
         self._publisher = publisher
         self._hold_seconds = hold_seconds
@@ -171,6 +176,8 @@ class Trouble:
         self._on_shed = on_shed
         self._on_end = on_end
         self._on_crash = on_crash
+        self._after_publish = after_publish
+        self._shedding = crash_point("relay.shedding")
         self._held: list[Message] = []
         self._outage: Failure | None = None
         self._outage_since = 0.0
@@ -255,6 +262,7 @@ class Trouble:
             batch += self.inbox.take(BATCH - len(batch))
             if batch:
                 self._publisher.publish(batch, self._now())
+                self._after_publish()
 
     # -- outages ------------------------------------------------------------------------------------------------------
 
@@ -287,6 +295,7 @@ class Trouble:
             if self.ever_connected and time.monotonic() < self._outage_since + self._hold_seconds:
                 return
             log.warning("shedding", reason=outage.text, held=len(self._held))
+            self._shedding()
             self._on_shed()
             self._held = []
         self.shedding = outage

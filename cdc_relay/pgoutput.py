@@ -117,7 +117,14 @@ class RowReader:
 
     __slots__ = ("_absent", "_head", "_plan", "relation")
 
-    def __init__(self, relation: Relation, wanted: Sequence[str], *, required: Collection[str] = ()) -> None:
+    def __init__(
+        self,
+        relation: Relation,
+        wanted: Sequence[str],
+        *,
+        required: Collection[str] = (),
+        uuids_as_text: bool = False,
+    ) -> None:
         """Choose the conversions; a required column that the relation lacks is a ProtocolError."""
         names = {column.name for column in relation.columns}
         if missing := [name for name in required if name not in names]:
@@ -129,8 +136,9 @@ class RowReader:
         self.relation = relation
         self._head = _INSERT.pack(b"I", relation.relation_id, b"N", len(relation.columns))
         self._absent: list[Any] = [None] * len(wanted)
+        converters = _CONVERTERS | ({_UUID_OID: _UUID_AS_TEXT} if uuids_as_text else {})
         self._plan = [
-            (positions.get(column.name, -1), *_CONVERTERS.get(column.type_oid, _AS_SENT)) for column in relation.columns
+            (positions.get(column.name, -1), *converters.get(column.type_oid, _AS_SENT)) for column in relation.columns
         ]
 
     def read(self, payload: bytes) -> tuple[Any, ...]:
@@ -282,6 +290,11 @@ def _timestamp_from_text(raw: bytes) -> int:
 _AS_SENT: Final[tuple[_Converter, _Converter]] = (bytes, bytes)
 _STRING: Final[tuple[_Converter, _Converter]] = (bytes.decode, bytes.decode)
 _TIMESTAMP: Final[tuple[_Converter, _Converter]] = (_int8, _timestamp_from_text)
+_UUID_AS_TEXT: Final[tuple[_Converter, _Converter]] = (
+    lambda raw: uuid_text(_uuid(raw)),
+    lambda raw: uuid_text(_uuid_from_text(raw)),
+)
+_UUID_OID: Final = 2950
 
 # The OIDs are those of PostgreSQL's pg_type.dat; they never change.
 _CONVERTERS: Final[dict[int, tuple[_Converter, _Converter]]] = {
@@ -297,6 +310,6 @@ _CONVERTERS: Final[dict[int, tuple[_Converter, _Converter]]] = {
     1043: _STRING,  # varchar
     1114: _TIMESTAMP,  # timestamp
     1184: _TIMESTAMP,  # timestamptz
-    2950: (_uuid, _uuid_from_text),  # uuid
+    _UUID_OID: (_uuid, _uuid_from_text),
     3802: (_jsonb, bytes),  # jsonb
 }

@@ -19,6 +19,7 @@ from cdc_relay.slot import OBJECT_IN_USE, UNDEFINED_OBJECT, ensure_slot, give_up
 from cdc_relay.stream import ReplicationStream
 from outbox import __version__
 from outbox.backoff import reconnect_delay
+from outbox.crash_points import crash_point
 from outbox.delivery.publisher import Publisher, open_publisher
 from outbox.errors import DatabaseError, ReplicationError, SetupError
 from outbox.presence import INTERVAL_SECONDS, Presence
@@ -50,6 +51,7 @@ class Relay:
         self._ever_connected = False
         self._reached_broker = False
         self._slot_is_older_than_publication = False
+        self._after_acquire = crash_point("relay.after_acquire")
         # An unusable broker_url is found here, before anything is opened.
         self._new_publisher().close()
 
@@ -97,6 +99,7 @@ class Relay:
             if stream is None:
                 return
             self._ever_connected = True
+            self._after_acquire()
             settling = self._open_store(resources)
             session = Session(
                 self._settings,

@@ -7,7 +7,7 @@ log: it is in the table, and falls due for the scheduler.
 
 from __future__ import annotations
 
-from cdc_relay.pgoutput import Insert, Relation, RowReader, uuid_text
+from cdc_relay.pgoutput import Insert, Relation, RowReader
 from outbox.errors import ProtocolError
 from outbox.message import Message
 from outbox.telemetry.logs import get_logger
@@ -24,7 +24,9 @@ class Rows:
         """What the next rows of a table look like. ProtocolError when the outbox lacks a column that we need."""
         ours = relation.name == "outbox" and relation.namespace == self._schema
         fields = Message._fields
-        self._readers[relation.relation_id] = RowReader(relation, fields, required=fields) if ours else None
+        self._readers[relation.relation_id] = (
+            RowReader(relation, fields, required=fields, uuids_as_text=True) if ours else None
+        )
 
     def read(self, insert: Insert) -> Message | None:
         try:
@@ -34,8 +36,7 @@ class Rows:
         if reader is None:
             return None
         try:
-            row_id, event_id, *rest = reader.read(insert.payload)
+            return Message._make(reader.read(insert.payload))
         except ProtocolError as error:
             log.error("row_left_unread", reason=str(error))
             return None
-        return Message(row_id, uuid_text(event_id), *rest)

@@ -18,7 +18,6 @@ from typing import Protocol
 from cdc_relay.clock import ServerClock
 from cdc_relay.courier import Courier
 from cdc_relay.lsn import Lsn
-from outbox.mailbox import Mailbox
 from cdc_relay.pgoutput import Begin, Commit, Insert, Relation, decode
 from cdc_relay.pipeline import Pipeline, Settlement
 from cdc_relay.report import Report
@@ -26,9 +25,11 @@ from cdc_relay.rows import Rows
 from cdc_relay.settler import Settler
 from cdc_relay.stream import Keepalive, ReplicationStream
 from cdc_relay.window import Window
+from outbox.crash_points import crash_point
 from outbox.delivery.outcome import Outcome
 from outbox.delivery.publisher import Publisher
 from outbox.errors import BrokerOutage, ReplicationError
+from outbox.mailbox import Mailbox
 from outbox.message import Message
 from outbox.retry_policy import RetryPolicy
 from outbox.settings import RelaySettings
@@ -93,6 +94,11 @@ class Session:
         self._server_at = Lsn(0)
         self._status_due = 0.0
         self._forget_due = time.monotonic() + FORGET_BLOCKED_SECONDS
+        self._after_read = crash_point("relay.after_read")
+        self._after_confirm = crash_point("relay.after_confirm")
+        self._before_feedback = crash_point("relay.before_feedback")
+        self._draining = crash_point("relay.draining")
+        self._handing_over = crash_point("relay.handing_over")
         self._courier = Courier(
             publisher,
             hold_seconds=settings.hold_seconds,
@@ -203,6 +209,7 @@ class Session:
         if rows:
             self._report.read(rows)
             self._admit(rows, check=catching_up)
+            self._after_read()
 
     def _caught_up_at(self, position: Lsn) -> None:
         if self._catching_up and position >= self._checked_up_to:
@@ -220,6 +227,7 @@ class Session:
     # -- events -------------------------------------------------------------------------------------------------------
 
     def _resolved(self, outcomes: Sequence[Outcome]) -> None:
+        self._after_confirm()
         now = self._clock.now()
         self._report.refused(outcomes)
         self._report.confirmed(self._pipeline.resolved(outcomes, now), now)
@@ -227,6 +235,7 @@ class Session:
     def _settled(self, done: Sequence[Settlement], seconds: float) -> None:
         self._pipeline.settled([item.id for item in done])
         self._report.settled(done, seconds)
+        self._before_feedback()
 
     def _crashed(self, error: BaseException) -> None:
         raise error
@@ -270,10 +279,12 @@ class Session:
         """Finish what is in flight, hand over what is not done in time, confirm."""
         log.info("draining", in_flight=len(self._pipeline.window))
         self._health.stopping()
+        self._draining()
         self._settle_until(time.monotonic() + self._settings.shutdown_timeout_seconds)
         if self._pipeline.unconfirmed:
             log.warning("handing_over", unconfirmed=self._pipeline.unconfirmed)
             self._pipeline.abandon()
+            self._handing_over()
             self._settle_until(time.monotonic() + HAND_OVER_SECONDS)
         self._stream.send_status(flushed=self._pipeline.window.confirmed)
 

@@ -15,8 +15,9 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 
-from outbox.mailbox import Mailbox
 from cdc_relay.pipeline import Delivered, Failed, HandOver, Settlement
+from outbox.crash_points import crash_point
+from outbox.mailbox import Mailbox
 from outbox.store import Burial, Refusal, Store
 
 BATCH = 1000
@@ -44,6 +45,9 @@ class Settler:
         self._unseen: list[Settlement] = []
         self._ended: set[int] = set()  # the unseen whose transaction has ended: the next look is the last one
         self._closing = threading.Event()
+        self._before_settle = crash_point("relay.before_settle")
+        self._after_settle = crash_point("relay.after_settle")
+        self._after_leave_behind = crash_point("relay.after_leave_behind")
         self._thread = threading.Thread(target=self._run, name="settler", daemon=True)
 
     def start(self) -> None:
@@ -75,13 +79,16 @@ class Settler:
             self._inbox.close()
 
     def _settle(self, batch: list[Settlement]) -> None:
+        self._before_settle()
         started = time.perf_counter()
         found: set[int] = set()
         delivered = [item.id for item in batch if isinstance(item, Delivered)]
         if delivered:
             found.update(self._store.settle(delivered, archive=self._archive))
+            self._after_settle()
         if len(delivered) < len(batch):
             found.update(self._leave_behind(batch))
+            self._after_leave_behind()
         self._unseen = [item for item in batch if item.id not in found and item.id not in self._ended]
         unseen = {item.id for item in self._unseen}
         done = [item for item in batch if item.id not in unseen] if unseen else batch

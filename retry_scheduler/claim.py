@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from outbox.crash_points import crash_point
 from outbox.message import Message
 from outbox.store import Store
 
@@ -55,6 +56,7 @@ class Claimer:
         self._lease_seconds = lease_seconds
         self._clock = clock
         self._claims = 0
+        self._after_claim = crash_point("scheduler.after_claim")
 
     def claim(self, store: Store, *, at_most: int | None = None) -> Batch:
         """The next batch, of `at_most` rows where a probe is wanted. It may be empty."""
@@ -63,6 +65,8 @@ class Claimer:
         claim = f"{self._name}/{self._claims}-{secrets.token_hex(4)}"
         claimed_at = self._clock()
         messages, parked = store.claim_due(claim, batch_size=size, lease_seconds=self._lease_seconds)
+        if messages:
+            self._after_claim()
         full = len(messages) + parked >= size
         if at_most is None:
             self._size = min(self._size * 2, self._largest) if full else min(FIRST_BATCH_SIZE, self._largest)

@@ -22,6 +22,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
+from outbox.crash_points import crash_point
 from outbox.delivery.lanes import Lanes
 from outbox.delivery.outcome import Outcome
 from outbox.delivery.publisher import Publisher
@@ -76,6 +77,8 @@ class Deliveries:
         self._sent: dict[int, tuple[Message, float]] = {}
         self._answered = False
         self._outage: Failure | None = None
+        self._after_publish = crash_point("scheduler.after_publish")
+        self._after_confirm = crash_point("scheduler.after_confirm")
 
     @property
     def unresolved(self) -> int:
@@ -111,6 +114,8 @@ class Deliveries:
             if self._sent:
                 self._give_up(classify(error))
             return False
+        if outcomes:
+            self._after_confirm()
         self._send([following for outcome in outcomes for following in self._resolve(outcome)])
         if self._publisher.blocked is not None:
             self._check_blocked(self._publisher.blocked)
@@ -180,6 +185,7 @@ class Deliveries:
         if ready:
             try:
                 self._publisher.publish(ready, server_time)
+                self._after_publish()
             except BrokerOutage as error:
                 self._give_up(classify(error))
 

@@ -12,6 +12,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 
+from outbox.crash_points import crash_point
 from outbox.errors import DatabaseError
 from outbox.store import Store
 from outbox.telemetry.logs import get_logger
@@ -36,6 +37,8 @@ class Ledger:
         self._cooldown_seconds = cooldown_seconds
         self._clock = clock
         self._untold: deque[tuple[Batch, Verdicts]] = deque()
+        self._before_settle = crash_point("scheduler.before_settle")
+        self._after_settle = crash_point("scheduler.after_settle")
 
     def __len__(self) -> int:
         return len(self._untold)
@@ -48,6 +51,7 @@ class Ledger:
         while self._untold:
             batch, verdicts = self._untold[0]
             began = self._clock()
+            self._before_settle()
             try:
                 lost = verdicts.apply(store, archive=self._archive, cooldown_seconds=self._cooldown_seconds)
             except DatabaseError:
@@ -55,6 +59,7 @@ class Ledger:
                     raise
                 log.warning("left_to_the_lease", claim=batch.claim)
             else:
+                self._after_settle()
                 self._metrics.settle_seconds.observe(self._clock() - began)
                 if lost:
                     log.warning("lease_ended", claim=batch.claim, rows=lost)

@@ -15,6 +15,7 @@ import select
 import time
 
 from outbox import __version__
+from outbox.crash_points import crash_point
 from outbox.delivery.publisher import open_publisher
 from outbox.errors import DatabaseError
 from outbox.failures import ClassifiedOutage
@@ -80,6 +81,7 @@ class Scheduler:
         self._rescue = Rescue()
         self._housekeeping = Housekeeping([self._presence, self._rescue, expire, Prune(settings), self._sampling])
         self._poll_seconds = FIRST_POLL_SECONDS
+        self._after_release = crash_point("scheduler.after_release")
 
     # -- the two ways to run it ---------------------------------------------------------------------------------------
 
@@ -243,6 +245,7 @@ class Scheduler:
             self._deliveries.decline(batch)
         self._note_verdicts(all_known=True)
         self._tell_at_the_end()
+        self._after_release()
         while self._deliveries.unresolved and time.monotonic() < stop_by:
             self._receive(WAIT_SECONDS)
         self._deliveries.abandon()

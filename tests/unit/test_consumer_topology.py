@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 from consumer import Consumer
@@ -48,3 +49,17 @@ def test_a_message_that_the_broker_gives_up_goes_where_ours_go() -> None:
 
 def test_a_consumer_without_routing_keys_needs_no_exchange_of_events() -> None:
     assert not any(exchange.shared for exchange in plan_topology([consumer(queue="billing")]).exchanges)
+
+
+def test_terraform_makes_what_a_worker_would_declare() -> None:
+    text = (Path(__file__).parents[2] / "deploy/terraform/consumer/main.tf").read_text()
+    topology = plan_topology([consumer("order.*", queue="billing", retry_delays=("1s",))])
+    own = [exchange for exchange in topology.exchanges if not exchange.shared]
+    for name in {*(exchange.name for exchange in own), *(queue.name for queue in topology.queues)}:
+        written = name.replace("delay.1s", "delay.${each.key}").replace("billing", "${each.key}")
+        assert f'"{written}"' in text or written == "${each.key}", name
+    for spec in (*topology.queues, *own):
+        for argument, value in spec.arguments.items():
+            assert f'"{argument}"' in text
+            if isinstance(value, int) and argument != "x-message-ttl":
+                assert f"= {value}\n" in text

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from celery.utils.saferepr import saferepr
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from producer.celery.description import describe
@@ -24,6 +24,9 @@ def test_a_description_is_the_one_that_celery_makes(arguments: Any, longest: int
 
 
 @given(flat)
+@example(["it's", 'a "word"', "a\\b\n"])
+@example({"it's": True})
+@example(("one",))
 def test_flat_and_plain_arguments_are_described(arguments: Any) -> None:
     assert describe(arguments, 100_000) == saferepr(arguments, 100_000)
 

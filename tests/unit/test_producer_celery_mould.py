@@ -7,7 +7,6 @@ records: no server is needed.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -122,43 +121,39 @@ def test_arguments_that_need_a_closer_look_go_the_long_way(app: Any, outbox: Rec
         task.apply_async("ab", typing=False)
 
 
-@pytest.fixture
-def publish_signals() -> Iterator[list[str]]:
+@pytest.mark.parametrize("signal", [signals.before_task_publish, signals.after_task_publish], ids=["before", "after"])
+def test_receivers_of_publish_signals_are_asked(signal: Any, app: Any, outbox: RecordedOutbox) -> None:
+    task = app.tasks["tests.add"]
+    call_twice(task)
     seen: list[str] = []
 
-    def before(headers: dict[str, Any], **_: Any) -> None:
+    def receiver(headers: dict[str, Any], **_: Any) -> None:
         headers["added"] = "by a receiver"
+        seen.append(headers["id"])
 
-    def after(**_: Any) -> None:
-        seen.append("after")
+    signal.connect(receiver)
+    try:
+        result = task.delay(1, 2)
+    finally:
+        signal.disconnect(receiver)
+    assert seen == [result.id]
+    assert ("added" in last(outbox).headers) == (signal is signals.before_task_publish)
 
-    signals.before_task_publish.connect(before)
-    signals.after_task_publish.connect(after)
-    yield seen
-    signals.before_task_publish.disconnect(before)
-    signals.after_task_publish.disconnect(after)
 
-
-def test_receivers_of_publish_signals_are_asked(
-    app: Any, outbox: RecordedOutbox, request: pytest.FixtureRequest
+def test_settings_that_change_are_heeded_and_lead_to_a_new_mould(
+    app: Any, outbox: RecordedOutbox, casts: list[Any]
 ) -> None:
     task = app.tasks["tests.add"]
     call_twice(task)
-    seen = request.getfixturevalue("publish_signals")
-    task.delay(1, 2)
-    assert seen == ["after"]
-    assert last(outbox).headers["added"] == "by a receiver"
-
-
-def test_settings_that_change_are_heeded(app: Any, outbox: RecordedOutbox) -> None:
-    task = app.tasks["tests.add"]
-    call_twice(task)
+    app.amqp.queues.add(Queue("celery", routing_key="celery", queue_arguments={"x-max-length": 5}))
+    for _ in range(3):
+        task.delay(1, 2)
+        assert "x-max-length" in last(outbox).row["declarations"]
     app.conf.task_default_queue = "another"
-    call_twice(task)
-    assert [each.routing_key for each in outbox.messages] == ["celery"] * 2 + ["another"] * 2
-    app.amqp.queues.add(Queue("another", routing_key="another", queue_arguments={"x-max-length": 5}))
-    call_twice(task)
-    assert "x-max-length" in last(outbox).row["declarations"]
+    for _ in range(3):
+        task.delay(1, 2)
+        assert last(outbox).routing_key == "another"
+    assert len(casts) == 3
     app.conf.task_send_sent_event = True
     task.delay(1, 2)
     assert {each.event_type for each in outbox.messages[-2:]} == {"tests.add", "task-sent"}

@@ -23,6 +23,9 @@ from producer.pytest_plugin import (  # noqa: F401
 Check = Callable[..., Any]
 
 
+NO_HANDLE: Any = None
+
+
 def work(x: int, y: int = 0) -> int:
     return x + y
 
@@ -34,8 +37,8 @@ def task() -> Any:
 
 
 def test_events_are_recorded_without_a_database(outbox: RecordedOutbox, assert_event_published: Check) -> None:  # noqa: F811
-    Outbox("shop").publish(None, "order.placed", {"order": 42}, aggregate=("order", 42))
-    Outbox("shop").publish_many(None, [Event(event_type="order.paid", payload=b"\x00")])
+    Outbox("shop").publish(NO_HANDLE, "order.placed", {"order": 42}, aggregate=("order", 42))
+    Outbox("shop").publish_many(NO_HANDLE, [Event(event_type="order.paid", payload=b"\x00")])
     event = assert_event_published("order.placed", payload={"order": 42}, count=1, exchange="shop")
     assert event.ordering_key == "order:42"
     assert_event_published("order.paid", payload=b"\x00")
@@ -44,7 +47,7 @@ def test_events_are_recorded_without_a_database(outbox: RecordedOutbox, assert_e
 
 
 def test_an_assertion_that_fails_shows_what_is_there(outbox: RecordedOutbox, assert_event_published: Check) -> None:  # noqa: F811
-    Outbox().publish(None, "order.placed", {"order": 1})
+    Outbox().publish(NO_HANDLE, "order.placed", {"order": 1})
     with pytest.raises(pytest.fail.Exception, match=r"no event order.placed with .*'order': 2.* was enqueued"):
         assert_event_published("order.placed", payload={"order": 2})
     with pytest.raises(pytest.fail.Exception, match=r"1 event order.placed was enqueued, not 2"):
@@ -52,8 +55,8 @@ def test_an_assertion_that_fails_shows_what_is_there(outbox: RecordedOutbox, ass
 
 
 def test_a_dedup_key_is_respected(outbox: RecordedOutbox) -> None:  # noqa: F811
-    assert Outbox().publish(None, "a", {}, dedup_key="k").new
-    assert not Outbox().publish(None, "b", {}, dedup_key="k").new
+    assert Outbox().publish(NO_HANDLE, "a", {}, dedup_key="k").new
+    assert not Outbox().publish(NO_HANDLE, "b", {}, dedup_key="k").new
     assert len(outbox.messages) == 1
 
 
@@ -80,7 +83,7 @@ def test_tasks_are_recorded_in_any_serializer(task: Any, outbox: RecordedOutbox,
 
 
 def test_what_would_be_on_the_wire_can_be_drained(task: Any, drain_outbox: Check, outbox: RecordedOutbox) -> None:  # noqa: F811
-    receipt = Outbox("shop").publish(None, "order.placed", {"order": 42})
+    receipt = Outbox("shop").publish(NO_HANDLE, "order.placed", {"order": 42})
     result = task.delay(1)
     event, sent = drain_outbox()
     assert (event.exchange, event.routing_key, event.body) == ("shop", "order.placed", b'{"order":42}')

@@ -24,7 +24,7 @@ def test_a_wrong_handle_is_told_what_is_accepted() -> None:
     with pytest.raises(
         TypeError, match=r"builtins\.object is not a handle; accepted are: a psycopg Connection.*asyncpg"
     ):
-        Outbox().publish(object(), "x", {})
+        Outbox().publish(object(), "x", {})  # type: ignore[call-overload]
 
 
 def test_a_wrong_setting_is_refused() -> None:
