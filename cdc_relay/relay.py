@@ -139,6 +139,7 @@ class Relay:
             self._settings.broker_url.get_secret_value(),
             send_timeout_seconds=self._settings.send_timeout_seconds,
             connect_timeout_seconds=self._settings.connect_timeout_seconds,
+            tls=self._settings.broker_tls,
         )
 
     def _check(self, store: Store) -> None:

@@ -22,6 +22,7 @@ from pydantic_core import ErrorDetails
 from pydantic_settings import BaseSettings, SettingsConfigDict
 from pydantic_settings import SettingsError as PydanticSettingsError
 
+from outbox.delivery.publisher import TlsOptions
 from outbox.errors import SettingsError
 from outbox.failures import POLICIES, FailureKind
 
@@ -92,7 +93,23 @@ class DatabaseSettings(BaseSettings):
         return self.database_url.get_secret_value()
 
 
-class ServiceSettings(DatabaseSettings):
+class BrokerTls(BaseModel):
+    """For amqps:// and rediss://. Without any, the system's authorities vouch for the broker's certificate."""
+
+    broker_ca_file: Path | None = Field(default=None, description="authorities that may sign the broker's certificate")
+    broker_certificate_file: Path | None = Field(default=None, description="certificate to show to the broker")
+    broker_key_file: Path | None = Field(default=None, description="its private key, where it is a file of its own")
+
+    @property
+    def broker_tls(self) -> TlsOptions:
+        ca_file, certificate_file, key_file = (
+            None if file is None else str(file)
+            for file in (self.broker_ca_file, self.broker_certificate_file, self.broker_key_file)
+        )
+        return TlsOptions(ca_file, certificate_file, key_file)
+
+
+class ServiceSettings(BrokerTls, DatabaseSettings):
     """What the relay and the scheduler have in common."""
 
     broker_url: SecretStr = Field(description="kombu URL of the broker: amqp://, amqps://, redis://, ...")
@@ -246,7 +263,7 @@ class WorkerSettings(ServiceSettings):
     """
 
     database_url: SecretStr = Field(
-        default=SecretStr(""),
+        default_factory=lambda: SecretStr(""),
         description="libpq connection string of the database with the outbox tables, to show presence there; optional",
     )
     prefetch: int = Field(default=50, ge=1, le=65535, description="messages held at a time, per consumer")

@@ -64,6 +64,7 @@ class Scheduler:
             settings.broker_url.get_secret_value(),
             send_timeout_seconds=settings.send_timeout_seconds,
             connect_timeout_seconds=settings.connect_timeout_seconds,
+            tls=settings.broker_tls,
         )
         cooldown_seconds = settings.broker_outage_cooldown_seconds
         self._gate = Gate(self._publisher, Breaker(cooldown_seconds), metrics=metrics, health=health)

@@ -16,7 +16,7 @@ from outbox.cli._options import json_flag, limit_option
 from outbox.cli._output import ask, print_records
 from outbox.command import settings_flags
 from outbox.errors import SettingsError
-from outbox.settings import WorkerSettings, load_settings
+from outbox.settings import BrokerTls, WorkerSettings, load_settings
 
 EXIT_STATUS = "Exit status: 0 done; 1 the broker said no; 2 wrong usage or settings."
 COLUMNS = {
@@ -30,7 +30,7 @@ COLUMNS = {
 }
 
 queue_argument = click.argument("queue", metavar="QUEUE")
-broker_flags = settings_flags(WorkerSettings, only=["broker_url", "connect_timeout_seconds"])
+broker_flags = settings_flags(WorkerSettings, only=["broker_url", *BrokerTls.model_fields, "connect_timeout_seconds"])
 reason_option = click.option("--reason", help="why they died: max attempts, rejected, undecodable, expired, ...")
 event_option = click.option("--event-id", "event_ids", multiple=True, metavar="ID", help="this one; can be repeated")
 
@@ -103,6 +103,7 @@ def _consumer(config: str | None, flags: dict[str, object]) -> tuple[Any, Any]:
         settings.broker_url.get_secret_value(),
         connect_timeout_seconds=settings.connect_timeout_seconds,
         name="dlq",
+        tls=settings.broker_tls,
     )
     return module, broker
 

@@ -1,7 +1,7 @@
 """
 Encode the basic properties of AMQP messages, the costliest part of sending one.
 
-What comes out equals what py-amqp makes of the same message, byte for byte; a test holds it to that. It takes a third of
+What comes out equals what py-amqp makes of the same message, byte for byte; a test holds it to that. It takes half
 the time: py-amqp writes every value through a stream and looks at the format letter by letter, where this joins pieces,
 most of which (names of headers, content types, timestamps in seconds) it remembers. Values that JSON does not know are
 left to py-amqp.

@@ -30,6 +30,7 @@ def examine(settings: DoctorSettings, questions: Questions) -> Iterator[Finding]
             settings.broker_url.get_secret_value(),
             send_timeout_seconds=settings.send_timeout_seconds,
             connect_timeout_seconds=settings.connect_timeout_seconds,
+            tls=settings.broker_tls,
         )
     return _findings(settings, questions, broker)
 

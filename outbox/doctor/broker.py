@@ -34,14 +34,16 @@ class Route:
 class BrokerCheck:
     """SettingsError at once for a URL that is unusable; connects when asked for findings."""
 
-    def __init__(self, broker_url: str, *, send_timeout_seconds: float, connect_timeout_seconds: float) -> None:
+    def __init__(
+        self, broker_url: str, *, send_timeout_seconds: float, connect_timeout_seconds: float, tls: TlsOptions
+    ) -> None:
         self._is_amqp = transport_of(broker_url) in AMQP_TRANSPORTS
         self._clients: list[Any] = kombu_clients(
             broker_url,
             send_timeout_seconds=send_timeout_seconds,
             connect_timeout_seconds=connect_timeout_seconds,
             heartbeat_seconds=0,
-            tls=TlsOptions(),
+            tls=tls,
         )
         for client in self._clients if self._is_amqp else ():
             client.transport_options |= {"read_timeout": send_timeout_seconds, "write_timeout": send_timeout_seconds}

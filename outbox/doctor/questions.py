@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 
 from pydantic import Field, SecretStr
 
-from outbox.settings import DatabaseSettings, PositiveSeconds
+from outbox.settings import BrokerTls, DatabaseSettings, PositiveSeconds
 
 
-class DoctorSettings(DatabaseSettings):
+class DoctorSettings(BrokerTls, DatabaseSettings):
     """The broker is left out where it has no URL."""
 
     broker_url: SecretStr | None = Field(default=None, description="kombu URL of the broker; none: it is not examined")

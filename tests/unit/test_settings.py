@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from outbox.delivery import TlsOptions
 from outbox.errors import SettingsError
 from outbox.settings import (
     DatabaseSettings,
@@ -154,3 +155,16 @@ def test_a_file_that_cannot_be_read_is_one_line(config: Path) -> None:
     assert mistakes(DatabaseSettings, file=config).startswith(f"{config} is not a TOML file: ")
     config.write_bytes(b"\xff\xfe")
     assert mistakes(DatabaseSettings, file=config).startswith(f"{config} is not a TOML file: ")
+
+
+def test_files_for_tls_reach_the_publisher(tmp_path: Path) -> None:
+    files = {name: tmp_path / name for name in ("broker_ca_file", "broker_certificate_file", "broker_key_file")}
+    settings = load_settings(
+        RelaySettings, {"database_url": "postgresql://db", "broker_url": "amqps://broker", **files}
+    )
+    assert settings.broker_tls == TlsOptions(*(str(file) for file in files.values()))  # type: ignore[arg-type]
+
+
+def test_without_files_for_tls_certificates_are_verified_all_the_same() -> None:
+    settings = load_settings(RelaySettings, {"database_url": "postgresql://db", "broker_url": "amqps://broker"})
+    assert settings.broker_tls == TlsOptions(verify=True)
