@@ -213,6 +213,9 @@ class Store:
     def prune_inbox(self, *, retention_seconds: float, batch_size: int) -> int:
         return len(self._ids("prune_inbox", retention=timedelta(seconds=retention_seconds), batch_size=batch_size))
 
+    def forget_workers(self, *, unseen_seconds: float) -> int:
+        return len(self._ids("forget_workers", unseen=timedelta(seconds=unseen_seconds)))
+
     def sample(self, *, most: int) -> Sample:
         """The gauges; counts are bounded by `most`, or estimates beyond it."""
         return Sample._make(self._execute("sample", most=most)[0])

@@ -7,7 +7,8 @@ Prune: what has been kept long enough goes, in small batches, the oldest first.
     inbox_retention_seconds        marks of the inbox, from the processing of their event on
 
 All but the last are off by default: nothing is deleted that nobody asked to be deleted. A mark of the inbox only says
-that an event was processed, which matters for as long as it can come again. Several schedulers may prune at once.
+that an event was processed, which matters for as long as it can come again. The rows of services that died are
+forgotten after a day. Several schedulers may prune at once.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ from outbox.settings import SchedulerSettings
 from outbox.store import Store
 
 BATCH_SIZE = 1000
+FORGET_WORKERS_SECONDS = 86_400.0
+"""Status and doctor show for so long that a service died."""
 
 
 class Prune:
@@ -47,6 +50,7 @@ class Prune:
             "pruned_dead_letters": dead,
             "pruned_events": events,
             "pruned_inbox": marks,
+            "forgotten_workers": store.forget_workers(unseen_seconds=FORGET_WORKERS_SECONDS),
         }
 
     def _prune_events(self, store: Store) -> int:

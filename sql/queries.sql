@@ -518,6 +518,12 @@ DELETE FROM :"schema".outbox_inbox
         LIMIT %(batch_size)s))
 RETURNING 1;
 
+-- forget_workers --
+-- Rows of services that were killed: nobody else takes them away, and a name is often used once.
+DELETE FROM :"schema".outbox_worker
+ WHERE last_seen_at < statement_timestamp() - %(unseen)s::interval
+RETURNING 1;
+
 -- mark_processed --
 -- A consumer processes an event, in the transaction of its effects. Where another transaction is at the same event, this
 -- waits for its end. Returns a row to whoever is first, and none to the others.

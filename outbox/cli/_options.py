@@ -6,15 +6,14 @@ A value that is wrong is a usage error in one line (exit status 2), before anyth
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime
 from typing import Any, TypeVar
-from uuid import UUID
 
 import click
 
+from outbox import selection
 from outbox.command import settings_flags
 from outbox.settings import DatabaseSettings, RepairSettings, load_settings
 from outbox.store import Store, connect
@@ -22,25 +21,20 @@ from outbox.store import Store, connect
 F = TypeVar("F", bound=Callable[..., Any])
 
 EXIT_STATUS = "Exit status: 0 done; 1 the database said no, or there is no such message; 2 wrong usage or settings."
-LARGEST_ID = 2**63 - 1
-LONGEST_SECONDS = 100 * 366 * 86_400.0
-
-_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 7 * 86_400}
-_DURATION = re.compile(r"(\d{1,12}(?:\.\d{1,6})?)([smhdw])", re.ASCII)
 
 
 def duration(value: str) -> float:
     """Seconds; of 90s, 15m, 2h, 7d."""
-    match = _DURATION.fullmatch(value)
-    if match is None:
-        raise click.BadParameter(f"{value!r} is not a duration such as 90s, 15m, 2h or 7d")
-    return min(float(match[1]) * _UNITS[match[2]], LONGEST_SECONDS)
+    with _usage_errors():
+        return selection.duration(value)
 
 
 def duration_or_instant(value: str) -> float | datetime:
     """Seconds, or an instant in ISO 8601 with its time zone."""
-    if _DURATION.fullmatch(value):
-        return duration(value)
+    try:
+        return selection.duration(value)
+    except ValueError:
+        pass
     try:
         instant = datetime.fromisoformat(value)
     except ValueError:
@@ -53,12 +47,16 @@ def duration_or_instant(value: str) -> float | datetime:
 
 def row_or_event_id(value: str) -> int | str:
     """A row's id, or the event_id of a message."""
-    if value.isascii() and value.isdecimal() and int(value[:20]) <= LARGEST_ID:
-        return int(value)
+    with _usage_errors():
+        return selection.row_or_event_id(value)
+
+
+@contextmanager
+def _usage_errors() -> Iterator[None]:
     try:
-        return str(UUID(value))
-    except ValueError:
-        raise click.BadParameter(f"{value!r} is neither a row's id nor an event_id") from None
+        yield
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from None
 
 
 def text(shortest: int = 1, longest: int | None = None) -> Callable[[str], str]:

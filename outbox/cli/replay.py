@@ -11,7 +11,6 @@ import click
 from outbox import replay
 from outbox.cli._options import (
     EXIT_STATUS,
-    LARGEST_ID,
     all_flag,
     database_flags,
     dry_run_flag,
@@ -24,6 +23,7 @@ from outbox.cli._options import (
 from outbox.cli._output import print_json, print_records, progress_bar
 from outbox.message import moment
 from outbox.replay import Replayable, Selection
+from outbox.selection import LARGEST_ID
 from outbox.store import Store
 
 COLUMNS = {"type": "event_type", "messages": "messages", "first": "first_at", "last": "last_at"}

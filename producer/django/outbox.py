@@ -33,14 +33,14 @@ class DjangoOutbox:
 
     def publish(self, event_type: str, payload: Any, **options: Any) -> Receipt:
         """Enqueue one event: see producer.Outbox.publish."""
-        receipt: Receipt = self.outbox.publish(self.using, event_type, payload, **options)
+        receipt = self.outbox.publish(self.using, event_type, payload, **options)
         self._created(receipt.event_id, event_type, receipt.new)
         return receipt
 
     def publish_many(self, messages: Iterable[Event | Mapping[str, Any]]) -> BatchReceipt:
         """Enqueue many: see producer.Outbox.publish_many. The signal does not know which of them were new."""
         events = [message if isinstance(message, Event) else Event(**message) for message in messages]
-        receipt: BatchReceipt = self.outbox.publish_many(self.using, events)
+        receipt = self.outbox.publish_many(self.using, events)
         for event_id, event in zip(receipt.event_ids, events, strict=True):
             self._created(event_id, event.event_type, None if event.dedup_key else True)
         return receipt

@@ -2,37 +2,36 @@
 
 from __future__ import annotations
 
-import re
 from argparse import ArgumentTypeError
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
-from uuid import UUID
 
 from django.core.management.base import CommandError, CommandParser
 
+from outbox import selection as outbox_selection
 from outbox.dead_letters import Selection
 from outbox.errors import OutboxError
-
-_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 7 * 86_400}
 
 
 def duration(text: str) -> float:
     """90s, 15m, 2h, 30d: seconds."""
-    match = re.fullmatch(r"(\d{1,9})([smhdw])", text, re.ASCII)
-    if match is None:
-        raise ArgumentTypeError(f"{text!r} is not a duration such as 90s, 15m, 2h or 30d")
-    return min(float(match[1]) * _UNITS[match[2]], 100 * 366 * 86_400.0)
+    with _argument_errors():
+        return outbox_selection.duration(text)
 
 
 def ident(text: str) -> int | str:
     """A row's id, or an event_id."""
-    if text.isascii() and text.isdecimal() and len(text) < 19:
-        return int(text)
+    with _argument_errors():
+        return outbox_selection.row_or_event_id(text)
+
+
+@contextmanager
+def _argument_errors() -> Iterator[None]:
     try:
-        return str(UUID(text))
-    except ValueError:
-        raise ArgumentTypeError(f"{text!r} is neither a row's id nor an event_id") from None
+        yield
+    except ValueError as error:
+        raise ArgumentTypeError(str(error)) from None
 
 
 def add_common_arguments(parser: CommandParser) -> None:

@@ -129,6 +129,7 @@ def test_archive_and_dead_letters_are_pruned_by_their_age(store: Store) -> None:
         "pruned_dead_letters": 0,
         "pruned_events": 0,
         "pruned_inbox": 0,
+        "forgotten_workers": 0,
     }
     chore = Prune(settings(dead_letter_retention_seconds=DAY))
     assert chore.run_once(store)["pruned_dead_letters"] == 3
@@ -145,6 +146,16 @@ def test_pruning_takes_a_batch_at_a_time_and_says_when_there_is_more(
     assert chore.unfinished
     assert chore.run_once(store)["pruned_archive"] == 1
     assert not chore.unfinished
+
+
+def test_a_service_that_died_is_forgotten_after_a_day(store: Store) -> None:
+    for name in ("living", "dead"):
+        store.worker_seen(kind="relay", name=name, role="active", version="1", host="h", pid=1)
+    store.connection.execute(
+        "UPDATE outbox_worker SET last_seen_at = last_seen_at - interval '25 hours' WHERE name = 'dead'"
+    )
+    assert Prune(settings()).run_once(store)["forgotten_workers"] == 1
+    assert query(store.connection, "SELECT name FROM outbox_worker") == ["living"]
 
 
 def test_old_events_are_pruned_but_the_newest_of_a_stream_keeps_its_version(
