@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from enum import Enum
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, TypedDict
 from uuid import UUID, uuid4
 
 from producer.context import Context, CurrentContext
@@ -33,6 +33,23 @@ AGGREGATE: Final = _Default.AGGREGATE
 """The default of `ordering_key`: an event is ordered with the others of its aggregate. None means no order."""
 
 
+OrderingKey = str | Literal[_Default.AGGREGATE] | None
+
+
+class EventOptions(TypedDict, total=False):
+    """What `Outbox.publish` takes beside the type and the payload, and documents."""
+
+    aggregate: Aggregate | None
+    ordering_key: OrderingKey
+    routing_key: str | None
+    exchange: str | None
+    headers: Mapping[str, Any] | None
+    deliver_after: When | None
+    expires: When | None
+    dedup_key: str | None
+    event_id: UUID | str | None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
     """One message. The fields are those of `Outbox.publish`, which documents them."""
@@ -40,7 +57,7 @@ class Event:
     event_type: str
     payload: Any
     aggregate: Aggregate | None = None
-    ordering_key: str | Literal[_Default.AGGREGATE] | None = AGGREGATE
+    ordering_key: OrderingKey = AGGREGATE
     routing_key: str | None = None
     exchange: str | None = None
     headers: Mapping[str, Any] | None = None

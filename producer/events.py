@@ -12,14 +12,25 @@ from __future__ import annotations
 import sys
 import warnings
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from typing import Any, Literal, NamedTuple, TypeVar, get_args
+from typing import Any, Literal, NamedTuple, TypeVar, Unpack, get_args, overload
 from uuid import UUID
 
 from outbox.errors import OutboxError
 from outbox.sqlfiles import Queries
 from producer.context import ALL_BUT_LOGS, Context
-from producer.event import AGGREGATE, Aggregate, Event, Row, When, _Default, is_delayed, to_columns
+from producer.event import (
+    AGGREGATE,
+    Aggregate,
+    Event,
+    EventOptions,
+    OrderingKey,
+    Row,
+    When,
+    is_delayed,
+    to_columns,
+)
 from producer.handles import adapter_for
+from producer.handles.protocols import AsyncHandle, SyncHandle
 from producer.statement import Statement
 
 OutsideTransaction = Literal["warn", "raise", "allow"]
@@ -80,6 +91,16 @@ class Outbox:
         queries = Queries(schema)
         self._statements = {name: Statement(queries[name]) for name in _QUERIES}
 
+    @overload
+    def publish(
+        self, handle: AsyncHandle, event_type: str, payload: Any, **options: Unpack[EventOptions]
+    ) -> Awaitable[Receipt]: ...
+
+    @overload
+    def publish(
+        self, handle: SyncHandle, event_type: str, payload: Any, **options: Unpack[EventOptions]
+    ) -> Receipt: ...
+
     def publish(
         self,
         handle: Any,
@@ -87,7 +108,7 @@ class Outbox:
         payload: Any,
         *,
         aggregate: Aggregate | None = None,
-        ordering_key: str | Literal[_Default.AGGREGATE] | None = AGGREGATE,
+        ordering_key: OrderingKey = AGGREGATE,
         routing_key: str | None = None,
         exchange: str | None = None,
         headers: Mapping[str, Any] | None = None,
@@ -126,6 +147,14 @@ class Outbox:
             event_id=event_id,
         )
         return self.enqueue_row(handle, event.row(exchange=self.exchange, context=self.context))
+
+    @overload
+    def publish_many(
+        self, handle: AsyncHandle, messages: Iterable[Event | Mapping[str, Any]]
+    ) -> Awaitable[BatchReceipt]: ...
+
+    @overload
+    def publish_many(self, handle: SyncHandle, messages: Iterable[Event | Mapping[str, Any]]) -> BatchReceipt: ...
 
     def publish_many(self, handle: Any, messages: Iterable[Event | Mapping[str, Any]]) -> Any:
         """

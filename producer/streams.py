@@ -17,10 +17,10 @@ With an asynchronous handle, methods return awaitables, and `iterate` an asynchr
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from datetime import datetime
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypedDict, Unpack, overload
 from uuid import UUID
 
 from outbox.errors import ConcurrencyError
@@ -30,6 +30,7 @@ from producer.encoding import encode_json
 from producer.event import AGGREGATE, Event, Row, split_moment
 from producer.events import Outbox
 from producer.handles import Adapter, adapter_for
+from producer.handles.protocols import AsyncHandle, SyncHandle
 from producer.statement import Statement
 from producer.steps import Steps, fetch, finish
 
@@ -58,6 +59,18 @@ class StoredEvent(NamedTuple):
         return self.payload.decode(self.content_encoding) if self.content_type == "text/plain" else self.payload
 
 
+class Selection(TypedDict, total=False):
+    """What `EventStreams.replay` takes, and documents."""
+
+    stream: str | None
+    event_type: str | None
+    since: datetime | None
+    until: datetime | None
+    after: int
+    exchange: str | None
+    routing_key: str | None
+
+
 class EventStreams:
     """The streams of an outbox's schema. `outbox` gives the exchange, the context and the rule on transactions."""
 
@@ -65,6 +78,24 @@ class EventStreams:
         self.outbox = outbox
         queries = Queries(outbox.schema)
         self._statements = {name: Statement(queries[name]) for name in _QUERIES}
+
+    @overload
+    def append(
+        self,
+        handle: AsyncHandle,
+        stream: str,
+        events: Iterable[Event | Mapping[str, Any]],
+        expected_version: int | None = None,
+    ) -> Awaitable[int]: ...
+
+    @overload
+    def append(
+        self,
+        handle: SyncHandle,
+        stream: str,
+        events: Iterable[Event | Mapping[str, Any]],
+        expected_version: int | None = None,
+    ) -> int: ...
 
     def append(
         self,
@@ -84,9 +115,27 @@ class EventStreams:
             raise ValueError("there is no event to append")
         return finish(adapter_for(handle), self._append(handle, stream, rows, expected_version))
 
+    @overload
+    def load(
+        self, handle: AsyncHandle, stream: str, after: int = 0, limit: int | None = None
+    ) -> Awaitable[list[StoredEvent]]: ...
+
+    @overload
+    def load(self, handle: SyncHandle, stream: str, after: int = 0, limit: int | None = None) -> list[StoredEvent]: ...
+
     def load(self, handle: Any, stream: str, after: int = 0, limit: int | None = None) -> Any:
         """The events of a stream after a version, in order: a list of StoredEvent, or an awaitable of one."""
         return finish(adapter_for(handle), self._load(handle, stream, after, limit))
+
+    @overload
+    def iterate(
+        self, handle: AsyncHandle, stream: str, after: int = 0, chunk_size: int = 500
+    ) -> AsyncIterator[StoredEvent]: ...
+
+    @overload
+    def iterate(
+        self, handle: SyncHandle, stream: str, after: int = 0, chunk_size: int = 500
+    ) -> Iterator[StoredEvent]: ...
 
     def iterate(self, handle: Any, stream: str, after: int = 0, chunk_size: int = 500) -> Any:
         """The events of a stream, loaded in chunks: an iterator, or an asynchronous one. It sees what is appended."""
@@ -94,6 +143,12 @@ class EventStreams:
         if adapter.is_async:
             return self._aiterate(handle, adapter, stream, after, chunk_size)
         return self._iterate(handle, adapter, stream, after, chunk_size)
+
+    @overload
+    def replay(self, handle: AsyncHandle, **selection: Unpack[Selection]) -> Awaitable[int]: ...
+
+    @overload
+    def replay(self, handle: SyncHandle, **selection: Unpack[Selection]) -> int: ...
 
     def replay(
         self,

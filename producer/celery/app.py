@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
 from functools import cached_property
 from typing import Any
@@ -22,7 +22,7 @@ from producer.celery.capture import CapturingProducer
 from producer.celery.description import describe_quickly
 from producer.celery.mould import Moulds, ObservedProducer, is_genuine
 from producer.celery.outbox import TaskOutbox
-from producer.celery.results import defer_subscriptions
+from producer.celery.results import defer_subscriptions, no_tables_at_setup
 
 _direct: ContextVar[bool] = ContextVar("outbox_celery_direct", default=False)
 _in_body: ContextVar[bool] = ContextVar("outbox_celery_in_body", default=False)
@@ -59,6 +59,7 @@ class Capturing:
 
     outbox: TaskOutbox
     _is_worker = False
+    conf: Any
     current_worker_task: Any
 
     def producer_or_acquire(self, producer: Any = None) -> Any:
@@ -118,7 +119,9 @@ class Capturing:
         return describe_quickly(super().amqp)  # type: ignore[misc]
 
     def _get_backend(self) -> Any:
-        return defer_subscriptions(super()._get_backend())  # type: ignore[misc]
+        with nullcontext() if self._is_worker else no_tables_at_setup(self.conf):
+            backend = super()._get_backend()  # type: ignore[misc]
+        return defer_subscriptions(backend)
 
 
 class OutboxCelery(Capturing, Celery):  # type: ignore[misc]  # celery is untyped

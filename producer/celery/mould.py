@@ -101,17 +101,17 @@ class Moulds:
         if mould is None:
             return None
         amqp = app.amqp
-        args, kwargs = args or (), kwargs or {}
-        argsrepr = describe(args, amqp.argsrepr_maxsize)
-        kwargsrepr = describe(kwargs, amqp.kwargsrepr_maxsize)
         if (
-            argsrepr is None
-            or kwargsrepr is None
-            or type(kwargs) is not dict
-            or amqp.router is not mould.router
+            amqp.router is not mould.router
             or app.conf.task_default_queue != mould.default_queue
             or (mould.queue is not None and amqp.queues.get(mould.queue.name) is not mould.queue)
         ):
+            self._moulds.pop(key, None)  # the next call makes a new one
+            return None
+        args, kwargs = args or (), kwargs or {}
+        argsrepr = describe(args, amqp.argsrepr_maxsize)
+        kwargsrepr = describe(kwargs, amqp.kwargsrepr_maxsize)
+        if argsrepr is None or kwargsrepr is None or type(kwargs) is not dict or type(args) is dict:
             return None
         task_id = options.get("task_id") or uuid()
         headers = mould.headers | {

@@ -4,17 +4,34 @@ Result backends must not be asked anything when a task is enqueued: it may never
 Redis subscribes to a task's result as soon as the task is called, and a group (also one inside a chain) to each of its
 members. Both are put off until somebody waits for a result; the wait itself reads what has arrived before. A callback
 given to `result.then` is therefore called while somebody waits, as it is without gevent or eventlet anyway. rpc://
-declares its reply queue at the call: that is recorded into the row, and is not put off.
+declares its reply queue at the call: that is recorded into the row, and is not put off. A database makes its tables as
+soon as there is a backend, which is at the first call: outside of workers, they are made when a result is first asked
+for.
 """
 
 from __future__ import annotations
 
 import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from celery.backends.rpc import RPCBackend
 
 from producer.celery.capture import CapturingProducer
+
+
+@contextmanager
+def no_tables_at_setup(conf: Any) -> Iterator[None]:
+    """Inside the block, a backend that keeps results in a database is made without asking the database."""
+    if not conf.get("database_create_tables_at_setup"):
+        yield
+        return
+    conf.database_create_tables_at_setup = False
+    try:
+        yield
+    finally:
+        conf.database_create_tables_at_setup = True
 
 
 def defer_subscriptions(backend: Any) -> Any:

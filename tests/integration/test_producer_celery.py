@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import pickle
 import socket
 from collections.abc import Iterator
@@ -13,6 +14,7 @@ import pytest
 from celery import Celery, chain, group
 from celery.exceptions import Ignore, Retry
 from sqlalchemy import create_engine
+from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from sqlalchemy.orm import Session, sessionmaker
 from sqlalchemy.pool import NullPool
 
@@ -135,6 +137,34 @@ def test_the_result_of_a_captured_task_is_an_async_result_as_usual(database: Dat
     assert result.get(timeout=1) == 3
 
 
+def test_results_in_a_database_are_asked_for_only_when_somebody_waits(database: Database) -> None:
+    outbox = TaskOutbox()
+    app = make_app(outbox, result_backend=f"db+{url_for(database.dsn, 'psycopg')}")
+    tables = "SELECT to_regclass('celery_taskmeta')::text"
+    with database.connect(autocommit=False) as connection, outbox.session(connection):
+        result = app.tasks["tests.add"].delay(1, 2)
+        again = app.tasks["tests.add"].delay(3, 4)
+        assert connection.execute(tables).fetchone() == (None,)
+    assert app.conf.database_create_tables_at_setup is True
+    app.backend.store_result(result.id, 3, "SUCCESS")
+    assert (result.get(timeout=30), again.state) == (3, "PENDING")
+
+
+def test_the_second_plain_call_is_written_and_rolled_back_like_the_first(database: Database) -> None:
+    outbox = TaskOutbox()
+    app = make_app(outbox)
+    task = app.tasks["tests.add"]
+    with database.connect(autocommit=False) as connection, outbox.session(connection):
+        kept = task.delay(1, 2)
+        with suppress(Undo), connection.transaction():
+            task.delay(3, 4)
+            raise Undo
+        also_kept = task.apply_async((5, 6))
+        assert isinstance(also_kept, app.AsyncResult)
+    assert [str(each) for each in rows(database, "event_id")] == [kept.id, also_kept.id]
+    assert rows(database, "headers->>'argsrepr'") == ["(1, 2)", "(5, 6)"]
+
+
 def test_a_group_is_written_in_one_statement(database: Database) -> None:
     outbox = TaskOutbox()
     task = make_app(outbox).tasks["tests.add"]
@@ -254,17 +284,27 @@ def test_an_eager_task_touches_neither_the_broker_nor_the_outbox() -> None:
     assert sent() == []
 
 
-def test_a_task_with_an_eta_can_wait_in_the_database(database: Database) -> None:
+@pytest.mark.parametrize("protocol", [1, 2])
+def test_a_task_with_an_eta_can_wait_in_the_database(database: Database, protocol: int) -> None:
     outbox = TaskOutbox(hold_eta=True)
-    task = make_app(outbox).tasks["tests.add"]
+    task = make_app(outbox, task_protocol=protocol).tasks["tests.add"]
     eta = datetime.now(UTC) + timedelta(hours=2)
     with database.connect(autocommit=False) as connection, outbox.session(connection):
         task.apply_async((1, 2), eta=eta)
+        task.apply_async((1, 2), countdown=7200)
+        group(task.s(1, 2), task.s(3, 4)).apply_async(eta=eta)
         task.apply_async((1, 2))
-    assert rows(database, "owner, next_attempt_at") == [
-        ("scheduler", eta),
-        ("relay", rows(database, "next_attempt_at")[1]),
-    ]
+    held = "owner, next_attempt_at BETWEEN clock_timestamp() + '119 min' AND clock_timestamp() + '121 min'"
+    assert rows(database, held) == [("scheduler", True)] * 4 + [("relay", False)]
+    assert rows(database, "next_attempt_at")[0] == eta
+
+
+def test_an_eta_without_a_time_zone_is_left_to_the_worker(database: Database) -> None:
+    outbox = TaskOutbox(hold_eta=True)
+    task = make_app(outbox).tasks["tests.add"]
+    with database.connect(autocommit=False) as connection, outbox.session(connection):
+        task.apply_async((1, 2), eta="2040-01-02T03:04:05")
+    assert rows(database, "owner, headers->>'eta'") == [("relay", "2040-01-02T03:04:05")]
 
 
 def test_tasks_can_carry_context(database: Database) -> None:
@@ -331,6 +371,28 @@ def test_a_session_can_be_bound_for_a_block(database: Database) -> None:
             task.delay(3, 4)
         session.commit()
     assert len(rows(database)) == 1
+
+
+def test_an_asynchronous_session_captures_inside_run_sync(database: Database) -> None:
+    outbox = TaskOutbox(outside_transaction="raise")
+    task = make_app(outbox).tasks["tests.add"]
+
+    def call(session: Session, x: int) -> None:
+        with outbox.session(session):
+            task.delay(x, 0)
+
+    async def scenario() -> None:
+        engine = create_async_engine(url_for(database.dsn, "asyncpg"), poolclass=NullPool)
+        async with AsyncSession(engine) as session:
+            await session.run_sync(call, 1)
+            await session.rollback()
+            await session.run_sync(call, 2)
+            await session.commit()
+        with pytest.raises(OutsideTransactionError):
+            task.delay(3, 0)
+
+    asyncio.run(scenario())
+    assert rows(database, "convert_from(payload, 'UTF8')::json->0->>0") == ["2"]
 
 
 def test_an_asynchronous_handle_cannot_be_bound() -> None:
