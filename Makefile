@@ -8,7 +8,7 @@ READY  := $(VENV)/.ready
 SECONDS_OF_DEMO ?= 12
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test check format bench bench-quick faults clean
+.PHONY: help install demo test test-failed check format bench bench-quick faults clean
 
 help: ## List every target
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sort | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -36,6 +36,9 @@ test: $(READY) ## Run all tests against real PostgreSQL, RabbitMQ and Valkey
 	@mkdir -p .run
 	@$(BIN)/python -m pytest --basetemp=.run/pytest -n 3
 
+test-failed: $(READY) ## Run what failed in the last `make test` once more, one test at a time
+	@$(BIN)/python -m pytest --basetemp=.run/pytest --last-failed --last-failed-no-failures none
+
 check: $(READY) ## Lint (ruff), types (mypy strict) and import rules (import-linter)
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
@@ -54,10 +57,9 @@ bench-quick: $(READY) ## The same with smaller numbers, within two minutes
 	@$(BIN)/python -m outbox.embedded.rabbitmq --install
 	@$(BIN)/python -m bench --quick
 
-faults: $(READY) ## Kill and cut everything while messages flow, and count them
+faults: $(READY) ## Kill and cut off everything while messages flow, and count them (DURATION=300 SEED=...)
 	@$(BIN)/python -m outbox.embedded.rabbitmq --install
-	@mkdir -p .run
-	@$(BIN)/python -m pytest --basetemp=.run/pytest tests/faults
+	@$(BIN)/python -m tests.faults --duration $(or $(DURATION),300) $(if $(SEED),--seed $(SEED))
 
 clean: ## Remove everything that the other targets made
 	rm -rf $(VENV) .run .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache build dist bench/latest.json bench/venvs
