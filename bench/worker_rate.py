@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from statistics import median
 from typing import Any
 
@@ -55,19 +55,18 @@ class _Arrivals:
         return len(self._seen) / self._seconds
 
 
+Consume = Callable[[str, _Arrivals], Coroutine[Any, Any, None]]
+
+
 def measure(stage: Stage, scale: Scale, figures: Figures) -> None:
     url = stage.rabbitmq.url
     _declare(url)
     ours: list[float] = []
     raw: list[float] = []
-    _measured(url, WARM_UP_MESSAGES, _work(url, arrivals := _Arrivals(WARM_UP_MESSAGES)), arrivals)
+    _measured(url, WARM_UP_MESSAGES, _work)
     for _ in range(scale.rounds):
-        ours.append(
-            _measured(url, scale.worker_messages, _work(url, arrivals := _Arrivals(scale.worker_messages)), arrivals)
-        )
-        raw.append(
-            _measured(url, scale.worker_messages, _consume(url, arrivals := _Arrivals(scale.worker_messages)), arrivals)
-        )
+        ours.append(_measured(url, scale.worker_messages, _work))
+        raw.append(_measured(url, scale.worker_messages, _consume))
     for queue in (QUEUE, dead_letter_queue(QUEUE)):
         delete_queue(url, queue)
     figures.put("worker_vs_raw_consume", ratio_of_medians(ours, raw))
@@ -88,16 +87,17 @@ def _declare(url: str) -> None:
         channel.queue_declare(QUEUE, durable=True, auto_delete=False, arguments=dict(queue.arguments))
 
 
-def _measured(url: str, messages: int, consuming: Coroutine[Any, Any, None], arrivals: _Arrivals) -> float:
+def _measured(url: str, messages: int, consume: Consume) -> float:
+    arrivals = _Arrivals(messages)
     blast = Blast(url, QUEUE, messages)
     blast.run()
     blast.close()
-    asyncio.run(consuming)
+    asyncio.run(consume(url, arrivals))
     return arrivals.rate()
 
 
 def _consumer(note: Any) -> Consumer[..., Any]:
-    async def handle(order: dict[str, Any], event_id: str) -> None:
+    async def handle(order: dict[str, Any], event_id: str) -> None:  # noqa: ARG001 - decoding it is part of the work
         note(event_id)
 
     return Consumer(handle, queue=QUEUE)

@@ -18,7 +18,7 @@ from aio_pika.abc import AbstractConnection
 from outbox.delivery.broker_url import AMQP_TRANSPORTS, address_of, kombu_clients, transport_of
 from outbox.delivery.publisher import TlsOptions
 from outbox.errors import BrokerOutage, SettingsError
-from outbox.failures import outage
+from outbox.failures import one_line, outage
 
 HEARTBEAT_SECONDS = 30
 
@@ -26,7 +26,14 @@ HEARTBEAT_SECONDS = 30
 class Broker:
     """Where a worker connects to: the hosts of a broker URL, tried in turn."""
 
-    def __init__(self, url: str, *, connect_timeout_seconds: float = 5.0, name: str = "worker") -> None:
+    def __init__(
+        self,
+        url: str,
+        *,
+        connect_timeout_seconds: float = 5.0,
+        name: str = "worker",
+        tls: TlsOptions | None = None,
+    ) -> None:
         for part in url.split(";"):
             if transport_of(part) not in AMQP_TRANSPORTS:
                 raise SettingsError("broker_url: workers need RabbitMQ: amqp:// or amqps://")
@@ -35,8 +42,9 @@ class Broker:
             send_timeout_seconds=connect_timeout_seconds,
             connect_timeout_seconds=connect_timeout_seconds,
             heartbeat_seconds=HEARTBEAT_SECONDS,
-            tls=TlsOptions(),
+            tls=tls or TlsOptions(),
         )
+        self._tls = _tls_context(tls or TlsOptions())
         self._timeout_seconds = connect_timeout_seconds
         self._name = name
 
@@ -60,12 +68,25 @@ class Broker:
                 password=client.password or "guest",
                 virtualhost=client.virtual_host or "/",
                 ssl=bool(client.ssl),
-                ssl_context=ssl.create_default_context() if client.ssl else None,
+                ssl_context=self._tls if client.ssl else None,
                 heartbeat=HEARTBEAT_SECONDS,
                 client_properties={"connection_name": f"outrider {self._name}"},
             ),
             self._timeout_seconds,
         )
+
+
+def _tls_context(tls: TlsOptions) -> ssl.SSLContext:
+    try:
+        context = ssl.create_default_context(cafile=tls.ca_file)
+        if tls.certificate_file is not None:
+            context.load_cert_chain(tls.certificate_file, tls.key_file)
+    except (OSError, ValueError) as error:  # an SSLError is an OSError
+        raise SettingsError(f"the TLS files of the broker cannot be used: {one_line(str(error))}") from None
+    if not tls.verify:
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+    return context
 
 
 def _outage(error: Exception, where: str) -> BrokerOutage:
@@ -74,4 +95,6 @@ def _outage(error: Exception, where: str) -> BrokerOutage:
     if isinstance(error, aio_pika.exceptions.InvalidFrameError) and "Connection.OpenOk" in str(error):
         # aiormq loses the broker's answer to Connection.Open; there is only one reason for it to close instead.
         return outage("VhostRefused", f"at {where}")
+    if "[SSL" in str(error):  # aiormq makes a ConnectionError of it
+        return outage("TlsFailed", f"{error}; at {where}")
     return outage(error, f"at {where}", connecting=True)

@@ -13,15 +13,13 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from typing import Any, Final
+from typing import Any
 
 import structlog
 
 from consumer.delivery import Delivery
+from outbox.delivery.wire import LOG_CONTEXT_HEADER
 from producer.context import tracking
-
-LOG_CONTEXT_HEADER: Final = "log_context"
-"""A table: the structlog context of the work that published the message, where it was sent along."""
 
 
 @contextmanager

@@ -82,12 +82,13 @@ async def _channel(connection: AbstractConnection, what: str, verb: str) -> Asyn
         await channel.initialize()
         yield await channel.get_underlay_channel()
     except ChannelClosed as error:
-        raise TopologyError(_explain(error, what, verb)) from error
+        raise TopologyError(explain(error, what, verb)) from error
     finally:
         await channel.close()
 
 
-def _explain(error: ChannelClosed, what: str, verb: str) -> str:
+def explain(error: ChannelClosed, what: str, verb: str) -> str:
+    """The broker's refusal as a line for an operator."""
     match error:
         case ChannelNotFoundEntity():
             return f"{what} does not exist: {HOW}"

@@ -39,6 +39,9 @@ class Consumer(Generic[P, R]):
     name           under which the inbox knows it; the queue's by default
     """
 
+    __name__: str
+    __qualname__: str
+
     def __init__(
         self,
         function: Callable[P, R],

@@ -8,7 +8,6 @@ the application's own code raises while it is imported is its own, with its trac
 from __future__ import annotations
 
 import importlib
-import importlib.util
 import os
 import sys
 from collections.abc import Iterable
@@ -57,6 +56,8 @@ def find_database(name: str) -> Any:
 
 
 def _import(name: str) -> Any:
+    if not all(part.isidentifier() for part in name.split(".")):
+        raise SettingsError(f"{name!r} is not the name of a module, such as shop.consumers")
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
@@ -64,7 +65,3 @@ def _import(name: str) -> Any:
         if error.name is None or not (name == error.name or name.startswith(f"{error.name}.")):
             raise
         raise SettingsError(f"there is no module {name} (looked in the working directory and sys.path)") from None
-    except (TypeError, ValueError) as error:
-        if importlib.util.find_spec(name) is not None:
-            raise
-        raise SettingsError(f"{name!r} is not the name of a module: {error}") from None

@@ -125,5 +125,6 @@ def _refuse_awaitable(result: object) -> None:
 
 def _drop_stale_django_connections() -> None:
     """As Django does around a request: threads live long, and connections do not."""
-    if (database := sys.modules.get("django.db")) is not None:
+    settings, database = sys.modules.get("django.conf"), sys.modules.get("django.db")
+    if settings is not None and database is not None and settings.settings.configured:
         database.close_old_connections()

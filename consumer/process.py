@@ -38,6 +38,7 @@ def run_worker(settings: WorkerSettings, modules: Sequence[str]) -> None:
             declare=settings.declare,
             database=(database := _inbox_database(settings)),
             schema=settings.schema_name,
+            tls=settings.broker_tls,
             connect_timeout_seconds=settings.connect_timeout_seconds,
             shutdown_timeout_seconds=settings.shutdown_timeout_seconds,
             name=settings.name,
@@ -105,4 +106,4 @@ def _let_applications_log(level: str) -> None:
     logging.getLogger().setLevel(level.upper())
     logging.getLogger("consumer").setLevel(logging.DEBUG)  # ours are filtered by structlog
     for name in CHATTY:
-        logging.getLogger(name).setLevel(logging.ERROR)
+        logging.getLogger(name).setLevel(logging.CRITICAL)

@@ -20,9 +20,10 @@ from typing import Any, cast
 from aio_pika.abc import AbstractChannel, AbstractConnection
 from aiormq.abc import DeliveredMessage
 from aiormq.channel import Channel
+from aiormq.exceptions import ChannelClosed
 
 from consumer.context import report
-from consumer.declare import check, declare
+from consumer.declare import check, declare, explain
 from consumer.definition import AnyConsumer
 from consumer.delivery import Delivery, read_delivery
 from consumer.errors import NotStarted, TopologyError
@@ -73,10 +74,8 @@ class Session:
             await channel.basic_qos(prefetch_count=consumer.prefetch or self._prefetch)
             try:
                 consuming = await channel.basic_consume(consumer.queue, self._receiver(consumer, channel))
-            except Exception as error:
-                if getattr(error, "reason", None) is None or not channel.is_closed:
-                    raise
-                raise TopologyError(one_line(f"cannot consume from queue {consumer.queue}: {_text(error)}")) from error
+            except ChannelClosed as error:
+                raise TopologyError(explain(error, f"queue {consumer.queue}", "consume from")) from error
             assert consuming.consumer_tag is not None
             self._subscriptions.append((channel, consuming.consumer_tag))
 
@@ -127,7 +126,7 @@ class Session:
             # A task of our own: aiormq cancels its own when the connection is lost.
             task = asyncio.create_task(self._process(consumer, channel, received))
             self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            task.add_done_callback(self._on_done)
 
         return receive
 
@@ -192,6 +191,12 @@ class Session:
         if isinstance(fate, Retry):
             self._metrics.retried(consumer.name, fate.delay.text)
         return True
+
+    def _on_done(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        # A bug of ours, or of whoever renders our logs. Its message is in nobody's hands: give it back.
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self.end(f"unexpected {_text(error)}")
 
     # -- channels -----------------------------------------------------------------------------------------------------
 

@@ -33,6 +33,7 @@ from consumer.threads import Threads
 from consumer.topology import DEFAULT_EXCHANGE
 from outbox import __version__
 from outbox.backoff import reconnect_delay
+from outbox.delivery.publisher import TlsOptions
 from outbox.errors import BrokerError, SettingsError
 from outbox.failures import outage
 from outbox.telemetry.health import Health
@@ -56,6 +57,7 @@ class Worker:
     declare                   make queues and exchanges that are missing; False: only check that they are there
     database                  for consumers with inbox=True: see consumer.inbox.transactions
     schema                    the PostgreSQL schema of the outbox tables there
+    tls                       certificates for amqps://
     connect_timeout_seconds   for one attempt
     shutdown_timeout_seconds  how long running handlers are waited for
     """
@@ -71,6 +73,7 @@ class Worker:
         declare: bool = True,
         database: Any = None,
         schema: str = "public",
+        tls: TlsOptions | None = None,
         connect_timeout_seconds: float = 5.0,
         shutdown_timeout_seconds: float = 20.0,
         name: str = "worker",
@@ -88,7 +91,7 @@ class Worker:
         self._metrics = metrics or ConsumerMetrics(CollectorRegistry())
         self._metrics.expect(consumer.name for consumer in consumers)
         self._health = health or Health()
-        self._broker = Broker(broker_url, connect_timeout_seconds=connect_timeout_seconds, name=name)
+        self._broker = Broker(broker_url, connect_timeout_seconds=connect_timeout_seconds, name=name, tls=tls)
         self._threads = Threads(threads)
         self._handling = Handling(self._threads, database=database, schema=schema, observe=self._metrics.handler_ran)
         self._stop = asyncio.Event()
@@ -156,9 +159,8 @@ class Worker:
     async def _reopen(self, failures: int) -> Session | None:
         """A new session, however long it takes; None when asked to stop."""
         while not self._stop.is_set():
-            pause = reconnect_delay(failures)
-            await self._first_of(asyncio.create_task(asyncio.sleep(pause)))
-            if self._stop.is_set():
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._stop.wait(), reconnect_delay(failures))
                 break
             try:
                 return await self._open()

@@ -27,11 +27,14 @@ from outbox.errors import SettingsError
 from outbox.failures import POLICIES, FailureKind
 
 ENVIRONMENT_PREFIX = "OUTBOX_"
+LARGEST_FILE = 1024**2
 # Names with our prefix that are not settings of a service.
 _FOREIGN_VARIABLES = ("OUTBOX_CONFIG", "OUTBOX_TEST_", "OUTBOX_CRASH_")
 
-Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
-PositiveSeconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+# A century is more than anybody waits, and less than PostgreSQL's intervals and Python's hold.
+LONGEST_SECONDS = 36_525 * 86_400
+Seconds = Annotated[float, Field(ge=0, le=LONGEST_SECONDS, allow_inf_nan=False)]
+PositiveSeconds = Annotated[float, Field(gt=0, le=LONGEST_SECONDS, allow_inf_nan=False)]
 Name = Annotated[str, Field(min_length=1, max_length=63, pattern=r"^[^\x00]+$")]
 SlotName = Annotated[str, Field(max_length=63, pattern=r"^[a-z0-9_]+$")]
 
@@ -306,6 +309,8 @@ def load_settings(model: type[S], flags: Mapping[str, object], *, config_file: s
         mistakes += [_describe(detail) for detail in error.errors(include_input=False, include_url=False)]
     except PydanticSettingsError as error:  # a variable that should hold JSON and does not
         mistakes.append(str(error))
+    except RecursionError:
+        mistakes.append("a variable that should hold JSON is nested too deeply")
     if mistakes:
         raise SettingsError("; ".join(mistakes))
     return settings
@@ -339,11 +344,17 @@ def _split_address(address: str) -> tuple[str, int]:
 
 def _read_toml(path: Path) -> dict[str, Any]:
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        with path.open(encoding="utf-8") as file:
+            text = file.read(LARGEST_FILE + 1)  # the name may lead to a device that never ends
+        if len(text) > LARGEST_FILE:
+            raise SettingsError(f"the settings file {path} is larger than {LARGEST_FILE // 1024**2} MiB")
+        return tomllib.loads(text)
     except OSError as error:
         raise SettingsError(f"cannot read the settings file {path}: {error.strerror}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise SettingsError(f"{path} is not a TOML file: {error}") from None
+    except (ValueError, RecursionError) as error:  # a NUL in its name; nested without end
+        raise SettingsError(f"cannot read the settings file {str(path)!r}: {error}") from None
 
 
 def _our_variables(environment: Mapping[str, str]) -> list[tuple[str, str]]:

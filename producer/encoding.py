@@ -31,17 +31,36 @@ class Encoded(NamedTuple):
 def encode_payload(payload: Any) -> Encoded:
     """What goes into the row."""
     if isinstance(payload, str) and not isinstance(payload, Enum):
-        return Encoded(payload.encode(), TEXT, "utf-8")
+        return Encoded(_utf8(payload), TEXT, "utf-8")
     if isinstance(payload, bytes | bytearray | memoryview):
         return Encoded(bytes(payload), BINARY, "binary")
     if _is_pydantic_model(payload):
         return Encoded(payload.model_dump_json().encode(), JSON, "utf-8")
-    return Encoded(encode_json(payload).encode(), JSON, "utf-8")
+    return Encoded(_utf8(encode_json(payload)), JSON, "utf-8")
 
 
 def encode_json(value: Any) -> str:
     """Compact JSON. NaN and infinity are refused: they are not JSON, and PostgreSQL and most consumers refuse them."""
-    return _ENCODER.encode(value)
+    try:
+        return _ENCODER.encode(value)
+    except RecursionError:
+        raise ValueError("it is nested too deeply to be encoded as JSON") from None
+
+
+def check_utf8(name: str, text: str) -> None:
+    """Python's str can hold what UTF-8, and so PostgreSQL, cannot: half of a surrogate pair."""
+    if not text.isascii():
+        try:
+            text.encode()
+        except UnicodeEncodeError:
+            raise ValueError(f"{name} holds a lone surrogate, which UTF-8 cannot encode") from None
+
+
+def _utf8(text: str) -> bytes:
+    try:
+        return text.encode()
+    except UnicodeEncodeError:
+        raise ValueError("the payload holds a lone surrogate, which UTF-8 cannot encode: send bytes") from None
 
 
 def _encode_other(value: Any) -> Any:

@@ -15,7 +15,7 @@ from typing import Any, Final, Literal, TypedDict
 from uuid import UUID, uuid4
 
 from producer.context import Context, CurrentContext
-from producer.encoding import encode_json, encode_payload
+from producer.encoding import check_utf8, encode_json, encode_payload
 
 Row = dict[str, Any]
 """The parameters of the named query `enqueue`; with `deliver_at` or `deliver_in_seconds` set, of `enqueue_delayed`.
@@ -83,6 +83,7 @@ class Event:
             headers.update(context.headers(event_id))
         if self.headers:
             headers.update(self.headers)
+            check_headers(self.headers)
         deliver_at = deliver_in_seconds = expires_at = expires_in_seconds = None
         if self.deliver_after is not None:
             deliver_at, deliver_in_seconds = split_moment("deliver_after", self.deliver_after)
@@ -90,20 +91,20 @@ class Event:
             expires_at, expires_in_seconds = split_moment("expires", self.expires)
         return {
             "event_id": event_id,
-            "event_type": _text("event_type", self.event_type),
+            "event_type": check_text("event_type", self.event_type, 1, 255),
             "aggregate_type": aggregate_type,
             "aggregate_id": aggregate_id,
             "ordering_key": self._effective_ordering_key(aggregate_type, aggregate_id),
-            "exchange": _text("exchange", exchange if self.exchange is None else self.exchange, 0, 255),
-            "routing_key": _text("routing_key", self._effective_routing_key(), 0, 255),
+            "exchange": check_text("exchange", exchange if self.exchange is None else self.exchange, 0, 255),
+            "routing_key": check_text("routing_key", self._effective_routing_key(), 0, 255),
             "payload": payload,
             "content_type": content_type,
             "content_encoding": content_encoding,
-            "headers": encode_json(headers) if headers else "{}",
+            "headers": encode_headers(headers) if headers else "{}",
             "properties": "{}",
             "declarations": None,
             "context": None if context is None else context.log_context(),
-            "dedup_key": None if self.dedup_key is None else _text("dedup_key", self.dedup_key, 1, 1000),
+            "dedup_key": None if self.dedup_key is None else check_text("dedup_key", self.dedup_key, 1, 1000),
             "expires_at": expires_at,
             "expires_in_seconds": expires_in_seconds,
             "deliver_at": deliver_at,
@@ -118,12 +119,12 @@ class Event:
             # A delayed message cannot keep its place among the others of its aggregate, and nobody asked it to.
             if aggregate_type is None or self.deliver_after is not None:
                 return None
-            return _text("the aggregate as ordering_key", f"{aggregate_type}:{aggregate_id}", 1, 1000)
+            return check_text("the aggregate as ordering_key", f"{aggregate_type}:{aggregate_id}", 1, 1000)
         if self.ordering_key is None:
             return None
         if self.deliver_after is not None:
             raise ValueError("a delayed message cannot be ordered: give either deliver_after or ordering_key")
-        return _text("ordering_key", self.ordering_key, 1, 1000)
+        return check_text("ordering_key", self.ordering_key, 1, 1000)
 
 
 def is_delayed(row: Row) -> bool:
@@ -152,11 +153,11 @@ def split_aggregate(aggregate: Aggregate | None) -> tuple[str | None, str | None
         kind, colon, identity = aggregate.partition(":")
         if not (kind and colon and identity):
             raise ValueError('an aggregate is ("order", 42) or "order:42"')
-        return kind, _text("the aggregate's id", identity)
+        return check_text("the aggregate's type", kind), check_text("the aggregate's id", identity)
     given: Any = aggregate
     if not isinstance(given, tuple | list) or len(given) != 2:
         raise TypeError('an aggregate is ("order", 42) or "order:42"')
-    kind, identity = _text("the aggregate's type", given[0]), _text("the aggregate's id", str(given[1]))
+    kind, identity = check_text("the aggregate's type", given[0]), check_text("the aggregate's id", str(given[1]))
     if ":" in kind:
         raise ValueError("the aggregate's type must not contain a colon")
     return kind, identity
@@ -169,30 +170,49 @@ def split_moment(name: str, when: When | None) -> tuple[str | None, str | None]:
     if isinstance(when, datetime):
         if when.tzinfo is None:
             raise ValueError(f"{name} needs a time zone: a naive datetime means a different instant on every machine")
-        return when.astimezone(UTC).isoformat(), None
+        try:
+            return when.astimezone(UTC).isoformat(), None
+        except OverflowError:
+            raise ValueError(f"{name} must lie between the years 1 and 9999 in UTC") from None
     if isinstance(when, bool) or not isinstance(when, timedelta | int | float):
         raise TypeError(f"{name} is a datetime, a timedelta or seconds, not {type(when).__qualname__}")
-    seconds = when.total_seconds() if isinstance(when, timedelta) else float(when)
+    seconds = when.total_seconds() if isinstance(when, timedelta) else when
     if not 0 <= seconds <= 1e11:
         raise ValueError(f"{name} must not be negative, infinite or NaN")
-    return None, repr(seconds)
+    return None, repr(float(seconds))
 
 
-def parse_event_id(given: UUID | str | None) -> str:
+def parse_event_id(given: Any) -> str:
     """A UUID as PostgreSQL spells it; a new one where none is given."""
     if given is None:
         return str(uuid4())
+    if not isinstance(given, UUID | str):
+        raise TypeError(f"event_id is a UUID or its text, not {type(given).__qualname__}")
     return str(given if isinstance(given, UUID) else UUID(given))
 
 
-def _text(name: str, value: Any, shortest: int = 1, longest: int | None = None) -> str:
+def check_headers(headers: Mapping[str, Any]) -> None:
+    """Names that AMQP can carry. What is inside of nested headers is looked at when the message is sent."""
+    for name in headers:
+        check_text("a header's name", name, 1, 255)
+
+
+def encode_headers(headers: Mapping[str, Any]) -> str:
+    text = encode_json(headers)
+    check_utf8("a header", text)
+    return text
+
+
+def check_text(name: str, value: Any, shortest: int = 1, longest: int | None = None) -> str:
+    """A text that a column of so many bytes, and the broker, can hold; TypeError or ValueError otherwise."""
     # Most are ordinary words; no limit is below 255 bytes.
-    if type(value) is str and 0 < len(value) < 64 and "\0" not in value:
+    if type(value) is str and 0 < len(value) < 64 and value.isascii() and "\0" not in value:
         return value
     if not isinstance(value, str):
         raise TypeError(f"{name} is a str, not {type(value).__qualname__}")
     if "\0" in value:
         raise ValueError(f"{name} must not contain a NUL character")
+    check_utf8(name, value)
     # A character takes four bytes at most: measure only what could be too long.
     if len(value) < shortest or (longest is not None and len(value) * 4 > longest and len(value.encode()) > longest):
         allowed = "must not be empty" if longest is None else f"must be {shortest} to {longest} bytes"

@@ -26,8 +26,7 @@ from uuid import UUID
 from outbox.errors import ConcurrencyError
 from outbox.sqlfiles import Queries
 from producer.context import CurrentContext
-from producer.encoding import encode_json
-from producer.event import AGGREGATE, Event, Row, split_moment
+from producer.event import AGGREGATE, Event, Row, check_text, encode_headers, split_moment
 from producer.events import Outbox
 from producer.handles import Adapter, adapter_for
 from producer.handles.protocols import AsyncHandle, SyncHandle
@@ -109,6 +108,7 @@ class EventStreams:
 
         expected_version  what the caller has seen: 0 for a new stream. None appends to whatever is there.
         """
+        check_text("stream", stream, 1, 1000)
         context = None if self.outbox.context is None else self.outbox.context.now()
         rows = [self._row(stream, event if isinstance(event, Event) else Event(**event), context) for event in events]
         if not rows:
@@ -191,7 +191,7 @@ class EventStreams:
         if ":" in stream:
             event = replace(event, aggregate=stream)
         row = event.row(exchange=self.outbox.exchange, context=context)
-        return row | {"log_headers": encode_json(dict(event.headers)) if event.headers else "{}"}
+        return row | {"log_headers": encode_headers(dict(event.headers)) if event.headers else "{}"}
 
     def _append(self, handle: Any, stream: str, rows: list[Row], expected_version: int | None) -> Steps[int]:
         parameters = {name: [row[name] for row in rows] for name in _APPENDED} | {

@@ -9,6 +9,7 @@ left to py-amqp.
 
 from __future__ import annotations
 
+from math import isfinite
 from struct import Struct
 from typing import Any
 
@@ -53,16 +54,20 @@ class PropertiesEncoder:
     def _encode(self, headers: dict[str, Any], properties: dict[str, Any]) -> bytes:
         flags, plan = self._plans.get(tuple(properties)) or self._plan(tuple(properties))
         pieces = [flags]
-        for name, kind in plan:
-            if kind == "F":
-                self._table(headers, pieces)
-                continue
-            value = properties[name]
-            if name in _NEVER_REPEATS:
-                text = _bytes(value)
-                pieces += (_SHORT_SIZE.pack(len(text)), text)
-            else:
-                pieces.append(self._values.get((kind, value)) or self._value(kind, value))
+        name = ""
+        try:
+            for name, kind in plan:
+                if kind == "F":
+                    self._table(headers, pieces)
+                    continue
+                value = properties[name]
+                if name in _NEVER_REPEATS:
+                    text = _bytes(value)
+                    pieces += (_SHORT_SIZE.pack(len(text)), text)
+                else:
+                    pieces.append(self._values.get((kind, value)) or self._value(kind, value))
+        except Exception as error:
+            raise ValueError(f"{name}: {error}") from error
         return b"".join(pieces)
 
     def _plan(self, names: tuple[str, ...]) -> tuple[bytes, list[tuple[str, str]]]:
@@ -98,6 +103,8 @@ class PropertiesEncoder:
 
     def _name(self, name: str) -> bytes:
         text = _bytes(name)
+        if len(text) > 255:
+            raise ValueError("a name is longer than 255 bytes")
         encoded = _SHORT_SIZE.pack(len(text)) + text
         if len(self._names) >= MAX_REMEMBERED:
             self._names.clear()
@@ -118,6 +125,8 @@ class PropertiesEncoder:
             small = -2147483647 <= value <= 2147483647
             pieces.append(_INTEGER.pack(b"I", value) if small else _LONG_INTEGER.pack(b"L", value))
         elif kind is float:
+            if not isfinite(value):  # JSON's 1e400; the broker would close the connection over it
+                raise ValueError("not a finite number")
             pieces.append(_FLOAT.pack(b"d", value))
         elif kind is dict:
             pieces.append(b"F")

@@ -25,6 +25,7 @@ from outbox.message import Message, instant
 
 POSTGRES_EPOCH_IN_UNIX_SECONDS = 946_684_800
 PERSISTENT = 2
+LOG_CONTEXT_HEADER = "log_context"
 # The longest time to live that RabbitMQ takes, some 50 days. What lives longer is sent without.
 MAX_EXPIRATION_MILLISECONDS = 2**32 - 1
 # 28 bits are what the delay exchanges can express, some 8 years.
@@ -76,6 +77,8 @@ def to_wire(message: Message, now: int) -> Wire:
         _take(given, properties)
     if message.expires_at is not None or "expiration" in properties:
         _set_expiration(properties, message, now)
+    if message.context is not None:
+        _add_log_context(headers, message.context)
     exchange, routing_key = message.exchange, message.routing_key
     if "celery_delayed_" in exchange:
         exchange, routing_key = _delayed_route(exchange, routing_key, headers.get("eta"), now)
@@ -121,6 +124,16 @@ def _take(given: dict[str, Any], properties: dict[str, Any]) -> None:
         properties[name] = value
 
 
+def _add_log_context(headers: dict[str, Any], context: str | bytes) -> None:
+    """Consumers bind it around their work. Text that is no context must not keep a good message from being sent."""
+    try:
+        log_context = json.loads(context)
+    except (ValueError, RecursionError):
+        return
+    if isinstance(log_context, dict):
+        headers.setdefault(LOG_CONTEXT_HEADER, log_context)
+
+
 def _is_text(value: str) -> bool:
     """JSON can hold a lone surrogate; py-amqp would send it, and fail to read it when the message is returned."""
     try:
@@ -139,7 +152,7 @@ def _set_expiration(properties: dict[str, Any], message: Message, now: int) -> N
     if message.expires_at is not None:
         left = min(left, (message.expires_at - now) / 1000)
     if left <= MAX_EXPIRATION_MILLISECONDS:
-        properties["expiration"] = str(max(0, int(left)))
+        properties["expiration"] = str(int(max(0, left)))
 
 
 def _delayed_route(exchange: str, routing_key: str, eta: object, now: int) -> tuple[str, str]:

@@ -57,7 +57,7 @@ def configure_logging(level: str, log_format: LogFormat, **bound: str) -> None:
     root.handlers = [handler]
     root.setLevel(logging.WARNING)
     # Our own events are filtered by structlog, above.
-    for package in ("outbox", "cdc_relay", "retry_scheduler"):
+    for package in ("outbox", "cdc_relay", "retry_scheduler", "consumer"):
         logging.getLogger(package).setLevel(logging.DEBUG)
 
 
@@ -66,9 +66,9 @@ def get_logger(name: str) -> structlog.stdlib.BoundLogger:
 
 
 def context_of(message: Message) -> AbstractContextManager[None]:
-    """The producer's structlog context, from the row, bound. One that is no JSON object is left out."""
+    """The producer's structlog context, from the row, bound. One that is no JSON object, or too deep, is left out."""
     try:
         context = json.loads(message.context) if message.context else {}
-    except ValueError:
+    except (ValueError, RecursionError):
         context = {}
     return structlog.contextvars.bound_contextvars(**(context if isinstance(context, dict) else {}))

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from sentry_sdk.types import Event, Hint
 
 FLUSH_SECONDS = 2.0
-OUR_PACKAGES = ("outbox", "cdc_relay", "retry_scheduler", "producer")
+OUR_PACKAGES = ("outbox", "cdc_relay", "retry_scheduler", "producer", "consumer")
 
 log = get_logger(__name__)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
 from urllib.parse import urlsplit
 
 import pytest
@@ -14,6 +13,7 @@ from consumer.topology import Topology, plan_topology
 from outbox.embedded import RabbitMQ
 from outbox.errors import BrokerOutage
 from tests.fixtures.broker import Broker
+from tests.fixtures.servers import SharedRabbitMQ
 from tests.fixtures.waiting import wait_for
 from tests.fixtures.worker import Work
 
@@ -22,13 +22,14 @@ PASSWORD = "s3cret"
 
 
 @pytest.fixture
-def work(disposable_rabbitmq: RabbitMQ) -> Iterator[Work]:
+def server(rabbitmq_server: SharedRabbitMQ) -> RabbitMQ:
+    if rabbitmq_server.embedded is None:
+        pytest.skip("users are made on the embedded RabbitMQ only")
+    return rabbitmq_server.embedded
+
+
+def test_a_worker_comes_back_by_itself_when_the_broker_is_killed(disposable_rabbitmq: RabbitMQ) -> None:
     work = Work(Broker(disposable_rabbitmq.url))
-    yield work
-    work.close()
-
-
-def test_a_worker_comes_back_by_itself_when_the_broker_is_killed(work: Work, disposable_rabbitmq: RabbitMQ) -> None:
     handled: list[str] = []
     began, release = threading.Event(), threading.Event()
 
@@ -53,15 +54,16 @@ def test_a_worker_comes_back_by_itself_when_the_broker_is_killed(work: Work, dis
         wait_for(lambda: "after" in handled, deadline_seconds=60)
     assert sorted(handled) == ["after", "before", "during", "during"]
     assert work.broker.depth(work.queue) == 0
+    work.close()
 
 
 def test_without_permission_to_configure_everything_is_checked_and_what_is_missing_is_named(
-    work: Work, disposable_rabbitmq: RabbitMQ
+    work: Work, server: RabbitMQ
 ) -> None:
     consumer = Consumer(lambda body: 1 / 0, "order.*", queue=work.queue, retry_delays=("77ms",))
     topology = plan_topology([consumer])
-    url = urlsplit(work.broker.url)._replace(netloc=f"{USER}:{PASSWORD}@127.0.0.1:{disposable_rabbitmq.port}").geturl()
-    _permit(disposable_rabbitmq, write="nothing", read="nothing")
+    url = urlsplit(work.broker.url)._replace(netloc=f"{USER}:{PASSWORD}@127.0.0.1:{server.port}").geturl()
+    _permit(server, write="nothing", read="nothing")
 
     def refusal(**options: bool) -> str:
         with pytest.raises(TopologyError) as error, work.worker(consumer, url=url, **options):
@@ -71,16 +73,17 @@ def test_without_permission_to_configure_everything_is_checked_and_what_is_missi
         return str(error.value)
 
     assert "the broker user may not declare exchange" in refusal()
+    _make(work.broker, topology, without=("exchange outrider.delay.77ms", "queue outrider.delay.77ms"))
     assert refusal(declare=False).startswith("exchange outrider.delay.77ms does not exist")
-    _make(work.broker, topology, without="outrider.delay.77ms")
+    _make(work.broker, topology, without=("queue outrider.delay.77ms",))
     assert refusal(declare=False).startswith("queue outrider.delay.77ms does not exist")
     _make(work.broker, topology)
     assert refusal(declare=False).startswith("the broker user may not publish to exchange outrider.dead")
-    _permit(disposable_rabbitmq, write="outrider[.]dead", read="nothing")
+    _permit(server, write="outrider[.]dead", read="nothing")
     assert "may not publish to exchange outrider.delay.77ms" in refusal(declare=False)
-    _permit(disposable_rabbitmq, write="outrider[.].*", read="nothing")
-    assert refusal(declare=False).startswith(f"cannot consume from queue {work.queue}")
-    _permit(disposable_rabbitmq, write="outrider[.].*", read=f"{work.queue}")
+    _permit(server, write="outrider[.].*", read="nothing")
+    assert refusal(declare=False).startswith(f"the broker user may not consume from queue {work.queue}")
+    _permit(server, write="outrider[.].*", read=f"{work.queue}")
     with work.worker(consumer, url=url, declare=False):
         work.broker.publish(b"{}", exchange="amq.topic", routing_key="order.placed", message_id="e")
         work.wait_until_processed("retried")
@@ -89,10 +92,10 @@ def test_without_permission_to_configure_everything_is_checked_and_what_is_missi
 
 
 def test_a_broker_that_is_away_or_refuses_the_login_stops_the_start_in_one_line(
-    work: Work, disposable_rabbitmq: RabbitMQ
+    work: Work,
 ) -> None:
     consumer = Consumer(lambda body: None, queue=work.queue)
-    port = disposable_rabbitmq.port
+    port = urlsplit(work.broker.url).port
     with (
         pytest.raises(BrokerOutage, match="LoginRefused") as error,
         work.worker(consumer, url=f"amqp://guest:{PASSWORD}@127.0.0.1:{port}//"),
@@ -122,18 +125,16 @@ def _permit(server: RabbitMQ, *, write: str, read: str) -> None:
     )
 
 
-def _make(broker: Broker, topology: Topology, without: str | None = None) -> None:
-    """As an administrator does, queue `without` apart."""
+def _make(broker: Broker, topology: Topology, without: tuple[str, ...] = ()) -> None:
+    """As an administrator does, but for some."""
     with broker.channel() as channel:
         for exchange in topology.exchanges:
-            if not exchange.shared:
-                arguments = dict(exchange.arguments)
-                channel.exchange_declare(
-                    exchange.name, exchange.type, durable=True, auto_delete=False, arguments=arguments
-                )
+            if not exchange.shared and f"exchange {exchange.name}" not in without:
+                options = {"durable": True, "auto_delete": False, "arguments": dict(exchange.arguments)}
+                channel.exchange_declare(exchange.name, exchange.type, **options)
         for queue in topology.queues:
-            if queue.name != without:
+            if f"queue {queue.name}" not in without:
                 channel.queue_declare(queue.name, durable=True, auto_delete=False, arguments=dict(queue.arguments))
         for binding in topology.bindings:
-            if binding.queue != without:
+            if f"queue {binding.queue}" not in without:
                 channel.queue_bind(binding.queue, binding.exchange, binding.routing_key)

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
-from consumer import Consumer, Delivery, Reject, consume
-from consumer.delivery import ATTEMPT, ERROR, REASON, ROUTING_KEY
+from consumer import Consumer, Delivery, Reject, consume, session
+from consumer.delivery import ATTEMPT, ERROR, REASON, ROUTING_KEY, read_delivery
 from outbox.errors import BrokerError
 from tests.fixtures.waiting import wait_for
 from tests.fixtures.worker import Work
@@ -193,7 +193,7 @@ def test_a_handler_that_does_not_return_is_abandoned_and_its_message_comes_again
 
     began_async = threading.Event()
     other = f"{work.queue}.async"
-    consumers = [Consumer(stuck, queue=work.queue), Consumer(forget_to_return, queue=other)]
+    consumers: list[Consumer[..., Any]] = [Consumer(stuck, queue=work.queue), Consumer(forget_to_return, queue=other)]
     with work.worker(*consumers, shutdown_timeout_seconds=0.2):
         work.publish(message_id="a")
         work.broker.publish(b"{}", routing_key=other, message_id="b")
@@ -228,8 +228,12 @@ def test_what_comes_back_to_a_queue_that_is_gone_is_kept(work: Work) -> None:
         work.publish(message_id="lost?")
         work.wait_until_processed("retried")
     work.broker.delete_queue(work.queue)
-    (kept,) = work.broker.get_all("outrider.unreturned", 1, 30)
-    assert (kept.message_id, kept.routing_key) == ("lost?", work.queue)
+
+    def came_back() -> list[str | None]:
+        kept = work.broker.take_what_is_there("outrider.unreturned")  # where others' messages may be, too
+        return [message.message_id for message in kept if message.routing_key == work.queue]
+
+    assert wait_for(came_back, deadline_seconds=30, message="it is lost") == ["lost?"]
 
 
 def test_a_queue_that_exists_with_other_arguments_is_named(work: Work) -> None:
@@ -250,3 +254,43 @@ def _depth(work: Work) -> int | None:
         return work.broker.depth(work.queue)
     except ChannelError:
         return None
+
+
+def test_a_message_that_our_own_code_fails_on_is_given_back_and_comes_again(
+    work: Work, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failed = threading.Event()
+
+    def fail_once(received: Any, now: float) -> Delivery:
+        if not failed.is_set():
+            failed.set()
+            raise RuntimeError("a bug")
+        return read_delivery(received, now)
+
+    monkeypatch.setattr(session, "read_delivery", fail_once)
+
+    def note(body: Any) -> None: ...
+
+    with work.worker(Consumer(note, queue=work.queue)):
+        work.publish()
+        work.wait_until_processed("done")
+    assert failed.is_set()
+    assert work.broker.depth(work.queue) == 0
+
+
+def test_a_message_that_cannot_be_handed_on_is_not_acknowledged(work: Work) -> None:
+    attempts: list[int] = []
+
+    def fail_at_first(attempt: int) -> None:
+        attempts.append(attempt)
+        if attempt == 1:
+            raise ValueError("not yet")
+
+    with work.worker(Consumer(fail_at_first, queue=work.queue, retry_delays=("123ms",))):
+        with work.broker.channel() as channel:
+            channel.exchange_delete("outrider.delay.123ms")
+        work.publish(message_id="e")
+        work.wait_until_processed("done")
+    # The delay was gone: the message went back, the worker made the delay again, and the attempt was not spent.
+    assert attempts == [1, 1, 2]
+    assert work.processed("retried") == 1

@@ -58,8 +58,8 @@ def test_terraform_makes_what_a_worker_would_declare() -> None:
     for name in {*(exchange.name for exchange in own), *(queue.name for queue in topology.queues)}:
         written = name.replace("delay.1s", "delay.${each.key}").replace("billing", "${each.key}")
         assert f'"{written}"' in text or written == "${each.key}", name
-    for spec in (*topology.queues, *own):
-        for argument, value in spec.arguments.items():
+    for arguments in (*(queue.arguments for queue in topology.queues), *(exchange.arguments for exchange in own)):
+        for argument, value in arguments.items():
             assert f'"{argument}"' in text
             if isinstance(value, int) and argument != "x-message-ttl":
                 assert f"= {value}\n" in text

@@ -46,6 +46,14 @@ def test_properties_of_the_row_win_over_the_defaults_and_null_does_not() -> None
     assert (properties["type"], properties["user_id"]) == ("order.placed", "u")
 
 
+def test_the_log_context_of_the_producer_travels_as_a_header_unless_it_is_none() -> None:
+    assert to_wire(make_message(context='{"request": "r-1"}'), NOW).headers == {"log_context": {"request": "r-1"}}
+    own = make_message(context='{"request": "r-1"}', headers={"log_context": "mine"})
+    assert to_wire(own, NOW).headers == {"log_context": "mine"}
+    for no_context in ("[1]", "null", "[" * 100_000):
+        assert to_wire(make_message(context=no_context), NOW).headers == {}
+
+
 def test_properties_that_amqp_does_not_know_are_kept_for_other_transports() -> None:
     assert to_wire(make_message(properties={"stamped_headers": ["a"]}), NOW).properties["stamped_headers"] == ["a"]
 

@@ -1,0 +1,86 @@
+"""`@consume(..., inbox=True)`: the worker opens the transaction, and a message that comes again is skipped."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import psycopg
+import pytest
+from sqlalchemy import create_engine, text
+from sqlalchemy.orm import Session, sessionmaker
+
+from consumer import Consumer
+from outbox.errors import SettingsError
+from producer import Outbox
+from tests.fixtures.database import Database
+from tests.fixtures.worker import Work
+
+FIRST = "0b8f6c2e-6d5e-4c47-9f3b-1d2e3f405162"
+SECOND = "0b8f6c2e-6d5e-4c47-9f3b-1d2e3f405163"
+
+
+def test_an_async_handler_gets_the_connection_and_its_effects_happen_once(work: Work, database: Database) -> None:
+    outbox = Outbox(exchange="shop")
+
+    async def apply(body: dict[str, Any], event_id: str, attempt: int, connection: Any) -> None:
+        await connection.execute("INSERT INTO effect VALUES (%s)", [event_id])
+        await outbox.publish(connection, "order.billed", {}, aggregate="order:1")
+        if event_id == SECOND and attempt == 1:
+            raise ValueError("undone, and tried again")
+
+    with database.connect() as connection:
+        connection.execute("CREATE TABLE effect (event_id uuid)")
+        with work.worker(
+            Consumer(apply, queue=work.queue, inbox=True, retry_delays=("50ms",)),
+            database=lambda: psycopg.AsyncConnection.connect(database.dsn),
+        ):
+            for _ in range(3):
+                work.publish(message_id=FIRST, headers={"tracking_ids": ["start", FIRST]})
+            work.publish(message_id=SECOND)
+            work.wait_until_processed("done", 2)
+            work.wait_until_processed("duplicate", 2)
+        effects = connection.execute("SELECT event_id::text FROM effect ORDER BY 1").fetchall()
+        published = connection.execute("SELECT headers->'tracking_ids' FROM outbox ORDER BY id").fetchall()
+    assert effects == [(FIRST,), (SECOND,)]
+    # What the handler published is part of the same transaction, and carries the chain on.
+    assert [chain[:-1] for (chain,) in published] == [["start", FIRST], [SECOND]]
+    assert work.broker.depth(work.dead_letters) == 0
+
+
+def test_a_plain_handler_gets_the_session(work: Work, database: Database) -> None:
+    engine = create_engine(database.dsn.replace("postgresql://", "postgresql+psycopg://"))
+
+    def apply(session: Session, event_id: str) -> None:
+        session.execute(text("INSERT INTO effect VALUES (:event_id)"), {"event_id": event_id})
+
+    with database.connect() as connection:
+        connection.execute("CREATE TABLE effect (event_id uuid)")
+        with work.worker(Consumer(apply, queue=work.queue, inbox=True), database=sessionmaker(engine)):
+            work.publish(message_id=FIRST)
+            work.publish(message_id=FIRST)
+            work.wait_until_processed("duplicate")
+        assert connection.execute("SELECT event_id::text FROM effect").fetchall() == [(FIRST,)]
+    engine.dispose()
+
+
+def test_a_message_without_an_id_cannot_be_applied_once_and_is_a_dead_letter(work: Work, database: Database) -> None:
+    def apply(body: Any) -> None:
+        raise AssertionError("it must not be called")
+
+    with work.worker(Consumer(apply, queue=work.queue, inbox=True), database=lambda: psycopg.connect(database.dsn)):
+        work.publish()
+        work.wait_until_processed("undecodable")
+    (letter,) = work.broker.get_all(work.dead_letters, 1)
+    assert "no message_id" in letter.headers["x-outrider-error"]
+
+
+def test_a_database_of_the_wrong_kind_is_refused_at_the_start(work: Work, database: Database) -> None:
+    engine = create_engine("postgresql+psycopg://")
+
+    async def apply(body: Any) -> None: ...
+
+    consumer = Consumer(apply, queue=work.queue, inbox=True)
+    with pytest.raises(SettingsError, match="needs an asynchronous database"), work.worker(consumer, database=engine):
+        pass
+    with pytest.raises(SettingsError, match="give the worker a database"), work.worker(consumer):
+        pass
