@@ -30,6 +30,7 @@ from outbox.settings import KNOWN_SETTINGS, RelaySettings
 from outbox.telemetry.metrics import CATALOGUE
 from retry_scheduler.__main__ import command as scheduler
 from tests.fixtures.broker import Broker
+from tests.fixtures.promtool import MISSING, find_promtool
 from tests.fixtures.servers import SharedRabbitMQ
 from tests.fixtures.stage import Stage
 from tests.fixtures.waiting import wait_for
@@ -178,9 +179,9 @@ def test_the_compose_file_names_services_files_commands_and_settings_that_exist(
 
 
 def test_the_alerts_pass_their_own_tests_and_the_dashboard_is_promql(tmp_path: Path) -> None:
-    promtool = shutil.which("promtool")
+    promtool = find_promtool()
     if promtool is None:
-        pytest.skip("promtool is missing (Debian: the package prometheus)")
+        pytest.skip(MISSING)
     dashboard = json.loads((DEPLOY / "grafana/outbox.json").read_text())
     expressions = [target["expr"] for panel in dashboard["panels"] for target in panel.get("targets", [])]
     rules = [
