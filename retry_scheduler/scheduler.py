@@ -42,6 +42,8 @@ from retry_scheduler.rescue import AFTER_PARKING_SECONDS, Rescue
 from retry_scheduler.sample import Sampling
 
 PROBE_SIZE = 1
+BATCHES_ON_THEIR_WAY = 4
+"""A broker confirms persistent messages in bursts: with less on the way it waits for us as often as we for it."""
 FIRST_POLL_SECONDS = 0.02
 HEARTBEAT_SECONDS = 1.0
 WAIT_SECONDS = 0.1
@@ -175,9 +177,9 @@ class Scheduler:
         select.select(readable, writable, [], WAIT_SECONDS)
 
     def _has_room(self) -> bool:
-        """A batch is claimed while another is on its way; not while a probe is, nor messages of a lost connection."""
+        """A batch is claimed while others are on their way; not while a probe is, nor messages of a lost connection."""
         if self._gate.state is BreakerState.CLOSED and self._publisher.connected:
-            return self._deliveries.unresolved < self._settings.batch_size
+            return self._deliveries.unresolved < BATCHES_ON_THEIR_WAY * self._settings.batch_size
         return not self._deliveries.unresolved
 
     def _most_to_claim(self) -> int | None:
