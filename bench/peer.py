@@ -1,8 +1,7 @@
 """
 django-celery-outbox 0.4.3 in a virtual environment of its own, and the shop that uses it.
 
-The environment is made once, below bench/venvs, with the same versions of Django, Celery, kombu and psycopg as this
-project's own. PeerMissing says why it could not be.
+It has the same versions of Django, Celery, kombu and psycopg as this project's own environment.
 """
 
 from __future__ import annotations
@@ -17,37 +16,18 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Final, Literal
 
-from bench.stage import ROOT, Stage
+from bench.peer_environment import installed
+from bench.stage import ROOT, BenchmarkError, Stage
 from outbox.settings import ENVIRONMENT_PREFIX
 
 PACKAGE: Final = "django-celery-outbox==0.4.3"
-DIRECTORY: Final = Path(__file__).parent / "venvs" / "django-celery-outbox"
 SAME_VERSIONS: Final = ("django", "celery", "kombu", "amqp", "psycopg", "psycopg-binary")
-INSTALL_SECONDS: Final = 300
 QUEUE: Final = "bench-tasks"
-
-
-class PeerMissing(Exception):
-    """The peer cannot run here."""
 
 
 def interpreter() -> Path:
     """The peer's Python; installs the peer where it is not yet."""
-    python = DIRECTORY / "bin" / "python"
-    stamp = DIRECTORY / ".installed"
-    if not stamp.exists():
-        requirements = [PACKAGE, *(f"{name}=={version(name)}" for name in SAME_VERSIONS)]
-        try:
-            _run(sys.executable, "-m", "venv", str(DIRECTORY))
-            _run(str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *requirements)
-        except (OSError, subprocess.SubprocessError) as error:
-            raise PeerMissing(f"{PACKAGE} could not be installed: {error}") from error
-        stamp.touch()
-    return python
-
-
-def _run(*command: str) -> None:
-    subprocess.run(command, check=True, capture_output=True, timeout=INSTALL_SECONDS)
+    return installed("django-celery-outbox", [PACKAGE, *(f"{name}=={version(name)}" for name in SAME_VERSIONS)])
 
 
 class Shop:
@@ -84,9 +64,11 @@ class Shop:
             capture_output=True,
             text=True,
             timeout=600,
+            process_group=0,  # Ctrl-C is for the harness, which then ends this
         )
         if run.returncode != 0:
-            raise PeerMissing(f"{' '.join(arguments)} failed: {run.stderr.strip().splitlines()[-1:]}")
+            last = (run.stderr.strip().splitlines() or ["without a word"])[-1]
+            raise BenchmarkError(f"{' '.join(arguments)} of {self._whose} ended with {run.returncode}: {last}")
         return run.stdout
 
 

@@ -15,6 +15,7 @@ class Scale:
     relay_rows: int
     latency_rate: int
     latency_seconds: float
+    latency_rounds_on_disk: int
     bulk_messages: int
     bulk_rounds: int
     claim_rows_small: int
@@ -27,7 +28,11 @@ class Scale:
     scheduler_rows: int
     enqueue_calls: int
     decode_rows: int
+    debezium_warm_up_readings: int
+    """At most so many."""
     worker_messages: int
+    part_seconds: float
+    """A measurement that takes longer than this is given up."""
 
 
 FULL = Scale(
@@ -36,6 +41,7 @@ FULL = Scale(
     relay_rows=100_000,
     latency_rate=1_000,
     latency_seconds=15,
+    latency_rounds_on_disk=3,
     bulk_messages=1_000,
     bulk_rounds=41,
     claim_rows_small=10_000,
@@ -47,7 +53,9 @@ FULL = Scale(
     scheduler_rows=50_000,
     enqueue_calls=2_000,
     decode_rows=200_000,
-    worker_messages=50_000,
+    debezium_warm_up_readings=5,
+    worker_messages=20_000,
+    part_seconds=900,
 )
 
 QUICK = Scale(
@@ -56,16 +64,19 @@ QUICK = Scale(
     relay_rows=10_000,
     latency_rate=1_000,
     latency_seconds=2,
+    latency_rounds_on_disk=1,
     bulk_messages=1_000,
     bulk_rounds=7,
     claim_rows_small=10_000,
     claim_rows_large=50_000,
     memory_rows=30_000,
     outage_rate=500,
-    outage_seconds=8,
+    outage_seconds=6,
     peer_rows=500,
     scheduler_rows=5_000,
     enqueue_calls=200,
     decode_rows=20_000,
+    debezium_warm_up_readings=4,
     worker_messages=5_000,
+    part_seconds=120,
 )

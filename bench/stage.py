@@ -2,7 +2,8 @@
 What a measurement runs on: a private PostgreSQL, a private RabbitMQ, outboxes of their own, and the services.
 
 Both servers run with their defaults for durability: commits wait for the disk, queues are durable. Nothing is pinned
-to a processor. All processes and files are gone when the stage is closed.
+to a processor. All processes and files are gone when the stage is closed. A stage can be asked to keep its files in a
+directory in memory: the servers do the same as ever, only that a flush costs nothing there.
 """
 
 from __future__ import annotations
@@ -52,10 +53,24 @@ class OutboxDatabase:
             row = connection.execute(query, parameters).fetchone()
         return None if row is None else row[0]
 
+    def drop_slot(self) -> None:
+        """Also from under a reader that was killed, whose connection the server still holds."""
+        one: dict[str, object] = {"slot": self.slot}
+        self.value("SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots WHERE slot_name = %(slot)s", one)
+        wait_until(
+            lambda: not self.value("SELECT active FROM pg_replication_slots WHERE slot_name = %(slot)s", one),
+            None,
+            "the slot is still in use",
+            deadline_seconds=STOP_SECONDS,
+        )
+        self.value(
+            "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE slot_name = %(slot)s", one
+        )
+
 
 class Stage:
-    def __init__(self) -> None:
-        self.directory = Path(tempfile.mkdtemp(prefix="outbox-bench-"))
+    def __init__(self, parent: Path | None = None) -> None:
+        self.directory = Path(tempfile.mkdtemp(prefix="outbox-bench-", dir=parent))
         self.directory.chmod(0o711)  # root runs PostgreSQL as another user, who must get through
         self._guard = ProcessGuard([self.directory])
         self.postgres = Postgres(base_dir=self.directory)
@@ -63,14 +78,26 @@ class Stage:
         self._numbers = itertools.count(1)
 
     def __enter__(self) -> Stage:
-        self.postgres.start()
-        self.rabbitmq.start()
+        try:
+            self.start()
+        except BaseException:
+            self.close()
+            raise
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.rabbitmq.close()
-        self.postgres.close()
-        self._guard.close()
+        self.close()
+
+    def start(self) -> None:
+        """Start what does not run: a measurement that failed may have left a server stopped."""
+        for server in (self.postgres, self.rabbitmq):
+            if not server.is_running:
+                server.start()
+
+    def close(self) -> None:
+        with contextlib.ExitStack() as stack:
+            for part in (self._guard, self.postgres, self.rabbitmq):
+                stack.callback(part.close)
 
     @contextlib.contextmanager
     def database(self, name: str) -> Iterator[str]:
@@ -98,11 +125,7 @@ class Stage:
             try:
                 yield database
             finally:
-                database.value(
-                    "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots "
-                    "WHERE slot_name = %(slot)s AND NOT active",
-                    {"slot": name},
-                )
+                database.drop_slot()
 
     @contextlib.contextmanager
     def service(self, module: str, database: OutboxDatabase, **settings: object) -> Iterator[ServerProcess]:

@@ -13,7 +13,7 @@ from bench.scale import Scale
 
 def print_table(console: Console, figures: Figures, scale: Scale) -> None:
     table = Table(title=f"benchmarks ({scale.name})")
-    table.add_column("result")
+    table.add_column("result", no_wrap=True)
     table.add_column("measured", justify="right")
     table.add_column("wanted", justify="right")
     table.add_column("note", overflow="fold")
