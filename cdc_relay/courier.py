@@ -31,7 +31,7 @@ from outbox.crash_points import CrashPoint, crash_point
 from outbox.delivery.outcome import Outcome
 from outbox.delivery.publisher import Publisher
 from outbox.errors import BrokerOutage
-from outbox.failures import Failure, classify
+from outbox.failures import Failure, classify, outage
 from outbox.mailbox import Mailbox
 from outbox.message import Message
 from outbox.telemetry.logs import get_logger
@@ -97,14 +97,17 @@ class Courier:
             self._queue += messages
             with self._handing_over_trouble():
                 self._send()
+                if self._publisher.ready:
+                    self._on_outcomes(self._publisher.arrived())
 
-    def collect(self) -> None:
-        """Report what became of messages, and send what waits. Call it when select() says so, and once a second."""
-        if self._in_trouble:
+    def collect(self, *, ready: bool) -> None:
+        """Report what became of messages, and send what waits: if select() says that it is `ready`, or now and then."""
+        now = time.monotonic()
+        if self._in_trouble or not (ready or now >= self._heartbeat_due):
             return
         with self._handing_over_trouble():
-            if time.monotonic() >= self._heartbeat_due:
-                self._heartbeat_due = time.monotonic() + TICK_SECONDS
+            if now >= self._heartbeat_due:
+                self._heartbeat_due = now + TICK_SECONDS
                 self._publisher.heartbeat()
             if outcomes := self._publisher.arrived():
                 self._on_outcomes(outcomes)
@@ -151,7 +154,7 @@ class Courier:
             self._trouble.begin([], None)
         else:
             self._in_trouble = False
-            self.collect()
+            self.collect(ready=True)
 
 
 class Trouble:
@@ -235,7 +238,7 @@ class Trouble:
                     self._recover()
                     self._send()
                 else:
-                    self._suffer(BrokerOutage(f"the broker blocks its publishers: {self._publisher.blocked}"))
+                    self._suffer(outage("Blocked", f"the broker takes no messages: {self._publisher.blocked}"))
                 self._publisher.heartbeat()
                 if outcomes := self._publisher.collect(0):
                     self._on_outcomes(outcomes)

@@ -113,7 +113,9 @@ class Pipeline:
         self.blocked.difference_update(free_keys)
         for message in messages:
             key = message.ordering_key
-            if key is None:
+            if message.expires_at is not None and message.expires_at <= now:
+                self._hand_over(message)  # it is the scheduler that buries it
+            elif key is None:
                 self._send(message, now)
             elif key in self.blocked:
                 self._hand_over(message)

@@ -13,7 +13,7 @@ import select
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from cdc_relay.clock import ServerClock
 from cdc_relay.courier import Courier
@@ -52,6 +52,13 @@ HAND_OVER_SECONDS = 5.0
 
 class SupportsFileno(Protocol):
     def fileno(self) -> int: ...
+
+
+class Ready(NamedTuple):
+    """What a wait was ended by, beside events."""
+
+    stream: bool
+    broker: bool
 
 
 class Session:
@@ -136,9 +143,9 @@ class Session:
 
     def _turn(self) -> None:
         room = self._pipeline.window.room
-        arrived = self._wait(self._status_due, reading=room > 0)
-        self._handle_events()
-        if arrived:
+        ready = self._wait(self._status_due, reading=room > 0)
+        self._handle_events(ready)
+        if ready.stream:
             self._read(min(room, READ_LIMIT))
         self._hand_out_work()
         self._feed_back()
@@ -148,28 +155,31 @@ class Session:
         if self._must_reach_broker:
             self._give_up_without_broker()
 
-    def _wait(self, deadline: float, *, reading: bool) -> bool:
-        """For anything to do; whether the stream has something, if that was asked for."""
+    def _wait(self, deadline: float, *, reading: bool) -> Ready:
+        """For anything to do; the stream counts only if something is to be read from it."""
         has_more = reading and self._stream.has_more
         readable: list[SupportsFileno | int] = [self._events, self._shutdown]
         writable: list[SupportsFileno | int] = [self._stream] if self._stream.wants_write else []
         if reading:
             readable.append(self._stream)
-        if (broker := self._courier.fileno()) is not None:
+        broker = self._courier.fileno()
+        if broker is not None:
             readable.append(broker)
             if self._courier.wants_write:
                 writable.append(broker)
         left = min(deadline - time.monotonic(), LONGEST_WAIT_SECONDS)
-        ready, _, _ = select.select(readable, writable, [], 0.0 if has_more or self._events else max(0.0, left))
-        return has_more or self._stream in ready
+        to_read, to_write, _ = select.select(
+            readable, writable, [], 0.0 if has_more or self._events else max(0.0, left)
+        )
+        return Ready(stream=has_more or self._stream in to_read, broker=broker in to_read or broker in to_write)
 
-    def _handle_events(self) -> None:
+    def _handle_events(self, ready: Ready) -> None:
         for event in self._events.take():
             event()
-        self._courier.collect()
+        self._courier.collect(ready=ready.broker)
 
     def _hand_out_work(self) -> None:
-        if messages := self._pipeline.take_publish():
+        while messages := self._pipeline.take_publish():  # the answer to one can be known at once, and free another
             self._courier.submit(messages)
         if settlements := self._pipeline.take_settle():
             self._settler.submit(settlements)
@@ -291,7 +301,6 @@ class Session:
     def _settle_until(self, deadline: float) -> None:
         self._hand_out_work()
         while len(self._pipeline.window) and time.monotonic() < deadline:
-            self._wait(deadline, reading=False)
-            self._handle_events()
+            self._handle_events(self._wait(deadline, reading=False))
             self._hand_out_work()
             self._feed_back()

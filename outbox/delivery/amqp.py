@@ -157,6 +157,10 @@ class AmqpPublisher:
         return self._hand_out()
 
     @property
+    def ready(self) -> bool:
+        return bool(self._outcomes)
+
+    @property
     def troubled(self) -> bool:
         channels = (self._fast, self._careful)
         return bool(self._waiting) or any(channel is not None and channel.closed_with for channel in channels)

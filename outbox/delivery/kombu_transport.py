@@ -101,6 +101,10 @@ class KombuPublisher:
         return self.collect(0)
 
     @property
+    def ready(self) -> bool:
+        return bool(self._outcomes)
+
+    @property
     def troubled(self) -> bool:
         return False
 

@@ -84,6 +84,10 @@ class Publisher(Protocol):
         """As `collect(0)`, but what takes time is left undone: see `troubled`."""
 
     @property
+    def ready(self) -> bool:
+        """Whether `arrived` has outcomes to give of which `fileno` does not tell."""
+
+    @property
     def troubled(self) -> bool:
         """Whether something is to be mended that takes time: call `collect` until it is not."""
 
