@@ -1,0 +1,185 @@
+"""
+The world of a run: private servers, proxies in front of them, the database's tables, the broker's queues, the cast.
+
+The services reach PostgreSQL and RabbitMQ through proxies, relays and schedulers through different ones, so that one of
+the two services can be cut off alone. Producers, consumers and the checker connect directly. All times are short, so
+that what a fault leaves behind is mended within seconds.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import kombu
+import psycopg
+
+from outbox.embedded import Postgres, RabbitMQ
+from outbox.embedded.process import ProcessGuard
+from outbox.sqlfiles import script
+from tests.faults.cast import Actor, Cast
+from tests.faults.producer import EXCHANGE, MAX_MESSAGE_BYTES, QUEUES, TABLES
+from tests.faults.small_disk import SmallDisk
+from tests.fixtures.proxy import FaultProxy
+
+_kombu: Any = kombu  # its classes are untyped
+
+SLOT = PUBLICATION = "outbox"
+DATABASE = "ledger"
+HANDOVER = "6 seconds"
+TIMES = {
+    "send_timeout_seconds": 3,
+    "connect_timeout_seconds": 2,
+    "shutdown_timeout_seconds": 5,
+    "backoff_seconds": 0.3,
+    "max_backoff_seconds": 1,
+    # Only poison may run out of attempts, however long its neighbours cannot be routed.
+    "max_attempts": 1_000_000,
+    "retry_rules": json.dumps([{"match": "poison.*", "max_attempts": 2}]),
+}
+RELAY_TIMES = {"hold_seconds": 0.8, "silence_timeout_seconds": 4, "standby_poll_seconds": 0.3}
+RELAY_TIMES |= {"status_interval_seconds": 0.5, "window_bytes": 16 * 1024 * 1024}
+SCHEDULER_TIMES = {"lease_seconds": 6, "poll_seconds": 0.3, "broker_outage_cooldown_seconds": 1}
+POSTGRES_SETTINGS = {"wal_sender_timeout": "4s", "deadlock_timeout": "200ms"}
+POSTGRES_SETTINGS |= {"min_wal_size": "32MB", "max_wal_size": "256MB"}  # of a small disk
+SERVICES = ("relay", "scheduler")
+
+
+class World:
+    """Enter it to start everything; leaving it ends everything."""
+
+    def __init__(self, directory: Path, seed: int, *, small_disk: bool = True) -> None:
+        self.directory = directory
+        self.seed = seed
+        self.began = time.monotonic()
+        self._wants_small_disk = small_disk
+        self._resources = ExitStack()
+
+    def __enter__(self) -> World:
+        try:
+            self._start()
+        except BaseException:
+            self._resources.close()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for server in (self.postgres, self.rabbit):
+            (self.directory / f"{server.name}.log").write_text(server.log())
+        self._resources.close()
+
+    def now(self) -> float:
+        """Seconds since the run began."""
+        return time.monotonic() - self.began
+
+    @property
+    def dsn(self) -> str:
+        return self.postgres.dsn(DATABASE)
+
+    def connect(self, **options: Any) -> psycopg.Connection[Any]:
+        """To the database, past the proxies, in autocommit mode. The caller closes it."""
+        return psycopg.connect(self.dsn, **{"autocommit": True, "connect_timeout": 5, **options})
+
+    @contextmanager
+    def channel(self) -> Iterator[Any]:
+        """To the broker, past the proxies."""
+        with _kombu.Connection(self.rabbit.url, connect_timeout=5) as connection, connection.channel() as channel:
+            yield channel
+
+    def declare(self, queue: str) -> None:
+        with self.channel() as channel:
+            _kombu.Queue(queue, _kombu.Exchange(EXCHANGE, "direct"), queue)(channel).declare()
+
+    def notes_of(self, queue: str) -> Path:
+        """Where the consumer of a queue notes what it receives."""
+        return self.directory / f"{queue}.deliveries"
+
+    @property
+    def rolled_back(self) -> Path:
+        return self.directory / "rolled-back"
+
+    # -- the start ----------------------------------------------------------------------------------------------------
+
+    def _start(self) -> None:
+        enter = self._resources.enter_context
+        guard = ProcessGuard()
+        self._resources.callback(guard.close)
+        self.rabbit = enter(RabbitMQ(configuration={"max_message_size": str(MAX_MESSAGE_BYTES)}))
+        self.disk = self._mount(guard)
+        data = None if self.disk is None else self.disk.directory / "data"
+        self.postgres = enter(Postgres(data, POSTGRES_SETTINGS, durable=False))
+        self.proxies = {
+            f"{service}s to {server}": enter(FaultProxy("127.0.0.1", port))
+            for service in SERVICES
+            for server, port in (("broker", self.rabbit.port), ("database", self.postgres.port))
+        }
+        self._create_tables()
+        for queue in QUEUES:
+            self.declare(queue)
+        self.cast = Cast(self._actors(guard))
+        self.began = time.monotonic()
+        self.cast.start()
+        self._resources.callback(self.cast.close)
+
+    def _mount(self, guard: ProcessGuard) -> SmallDisk | None:
+        if not self._wants_small_disk or os.geteuid() != 0:
+            return None
+        # Below the system's temporary directory: the database's own user must be able to get there.
+        disk = SmallDisk.mount(Path(tempfile.mkdtemp(prefix="outbox-faults-")) / "disk", guard)
+        if disk is not None:
+            disk.directory.parent.chmod(0o711)
+            self._resources.callback(disk.directory.parent.rmdir)
+            self._resources.callback(disk.directory.rmdir)
+            self._resources.callback(disk.unmount)
+        return disk
+
+    def _create_tables(self) -> None:
+        with psycopg.connect(self.postgres.dsn(), autocommit=True) as connection:
+            connection.execute(f"CREATE DATABASE {DATABASE}")
+        with self.connect() as connection:
+            connection.execute(script("schema.sql", schema="public"))
+            connection.execute(script("setup/handover_after.sql", schema="public", handover_after=HANDOVER))
+            connection.execute(script("setup/publication.sql", schema="public", publication=PUBLICATION))
+            connection.execute(script("setup/slot.sql", slot=SLOT))
+            connection.execute(TABLES)
+
+    # -- the cast -----------------------------------------------------------------------------------------------------
+
+    def _actors(self, guard: ProcessGuard) -> list[Actor]:
+        actors = [
+            self._service(guard, f"{service}-{letter}", module, times, via=service)
+            for service, module, times in (
+                ("relay", "cdc_relay", RELAY_TIMES),
+                ("scheduler", "retry_scheduler", SCHEDULER_TIMES),
+            )
+            for letter in "ab"
+        ]
+        common: dict[str, Any] = {"environment": {}, "guard": guard, "logs": self.directory}
+        for number, queue in enumerate(QUEUES):
+            notes = str(self.notes_of(queue))
+            consumer = Actor(f"consumer-{number}", "tests.faults.consumer", (self.rabbit.url, queue, notes), **common)
+            actors.append(consumer)
+        for name in ("producer-0", "producer-1"):
+            arguments = (self.dsn, f"{self.seed} {name} {{life}}", str(self.rolled_back))
+            actors.append(Actor(name, "tests.faults.producer", arguments, **common))
+        return actors
+
+    def _service(self, guard: ProcessGuard, name: str, module: str, times: dict[str, Any], *, via: str) -> Actor:
+        values = {
+            "database_url": self.proxies[f"{via}s to database"].through(self.dsn),
+            "broker_url": self.proxies[f"{via}s to broker"].through(self.rabbit.url),
+            "slot": SLOT,
+            "publication": PUBLICATION,
+            "name": name,
+            "log_format": "json",
+            **TIMES,
+            **times,
+        }
+        environment = {f"OUTBOX_{setting.upper()}": str(value) for setting, value in values.items()}
+        return Actor(name, module, environment=environment, guard=guard, logs=self.directory)
