@@ -167,6 +167,12 @@ class Pipeline:
         self._unconfirmed.clear()
         self._publish.clear()
 
+    def retract_unsent(self) -> None:
+        """What was not taken by take_publish yet is not sent: its rows stay as they are."""
+        for message in self._publish:
+            del self._unconfirmed[message.id]
+        self._publish.clear()
+
     def forget_unblocked(self, keys_in_table: set[str]) -> None:
         """Keys without a row in the table, and without one on its way to the scheduler, are not blocked any more."""
         self.blocked = {key for key in self.blocked if key in keys_in_table or key in self._leaving}

@@ -12,6 +12,7 @@ from __future__ import annotations
 import select
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import NamedTuple, Protocol
 
@@ -28,7 +29,7 @@ from cdc_relay.window import Window
 from outbox.crash_points import crash_point
 from outbox.delivery.outcome import Outcome
 from outbox.delivery.publisher import Publisher
-from outbox.errors import BrokerOutage, ReplicationError
+from outbox.errors import BrokerOutage, DatabaseError, ReplicationError
 from outbox.mailbox import Mailbox
 from outbox.message import Message
 from outbox.retry_policy import RetryPolicy
@@ -48,6 +49,7 @@ LONGEST_WAIT_SECONDS = 0.5
 
 FORGET_BLOCKED_SECONDS = 30.0
 HAND_OVER_SECONDS = 5.0
+SALVAGE_SECONDS = 3.0
 
 
 class SupportsFileno(Protocol):
@@ -99,6 +101,7 @@ class Session:
         self._catching_up = True
         self._rows = Rows(settings.schema_name)
         self._server_at = Lsn(0)
+        self._settling = 0
         self._status_due = 0.0
         self._forget_due = time.monotonic() + FORGET_BLOCKED_SECONDS
         self._after_read = crash_point("relay.after_read")
@@ -133,6 +136,9 @@ class Session:
             while not self._shutdown.requested:
                 self._turn()
             self._drain()
+        except ReplicationError:
+            self._salvage()
+            raise
         finally:
             self._courier.close()
             self._settler.close()
@@ -181,7 +187,11 @@ class Session:
     def _hand_out_work(self) -> None:
         while messages := self._pipeline.take_publish():  # the answer to one can be known at once, and free another
             self._courier.submit(messages)
+        self._submit_settlements()
+
+    def _submit_settlements(self) -> None:
         if settlements := self._pipeline.take_settle():
+            self._settling += len(settlements)
             self._settler.submit(settlements)
 
     # -- reading ------------------------------------------------------------------------------------------------------
@@ -243,6 +253,7 @@ class Session:
         self._report.confirmed(self._pipeline.resolved(outcomes, now), now)
 
     def _settled(self, done: Sequence[Settlement], seconds: float) -> None:
+        self._settling -= len(done)
         self._pipeline.settled([item.id for item in done])
         self._report.settled(done, seconds)
         self._before_feedback()
@@ -304,3 +315,16 @@ class Session:
             self._handle_events(self._wait(deadline, reading=False))
             self._hand_out_work()
             self._feed_back()
+
+    def _salvage(self) -> None:
+        """The stream is lost, the table is not: what the broker confirms soon is settled, and not sent again."""
+        deadline = time.monotonic() + SALVAGE_SECONDS
+        with suppress(DatabaseError):
+            self._pipeline.retract_unsent()
+            self._submit_settlements()
+            while (self._pipeline.unconfirmed or self._settling) and (left := deadline - time.monotonic()) > 0:
+                broker = self._courier.fileno()
+                select.select([self._events] + ([] if broker is None else [broker]), [], [], min(left, 0.1))
+                self._handle_events(Ready(stream=False, broker=True))
+                self._pipeline.retract_unsent()
+                self._submit_settlements()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable
 from functools import partial
 
@@ -117,6 +118,21 @@ def test_a_publication_that_was_dropped_and_restored_costs_a_slot_and_no_message
     assert rabbit.get_all(queue, 1)[0].message_id == after
     (row,) = wait_for(lambda: [row for row in stage.rows() if row["owner"] == "scheduler"])
     assert row["event_id"] == between
+
+
+def test_a_stream_that_is_cut_under_load_costs_no_repeats(stage: Stage, rabbit: Broker) -> None:
+    """What was sent is confirmed and settled before the next session looks at the table."""
+    queue = rabbit.declare_queue()
+    stage.start_relay(rabbit.url)
+    event_ids: list[str] = []
+    for _ in range(5):
+        event_ids.extend(stage.insert(queue, 200))
+        wait_for(lambda: rabbit.depth(queue) > len(event_ids) - 200)
+        stage.connection.execute(
+            "SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots WHERE slot_name = %s", [stage.slot]
+        )
+    stage.wait_until_empty()
+    assert Counter(message.message_id for message in rabbit.take_what_is_there(queue)) == Counter(event_ids)
 
 
 def test_terminated_connections_are_opened_again(stage: Stage, rabbit: Broker) -> None:
