@@ -8,7 +8,7 @@ READY  := $(VENV)/.ready
 SECONDS_OF_DEMO ?= 12
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-failed check format bench bench-quick faults clean
+.PHONY: help install demo test test-failed check audit format bench bench-quick faults clean
 
 help: ## List every target
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sort | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -45,6 +45,14 @@ check: $(READY) ## Lint (ruff), types (mypy strict) and import rules (import-lin
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
+	@$(MAKE) --no-print-directory audit
+
+audit: $(READY) ## Known vulnerabilities of what is installed, where an index of advisories can be had
+	@mkdir -p .run
+	@if timeout 120 $(BIN)/pip-audit --skip-editable --progress-spinner off --timeout 10 > .run/audit.txt 2>&1; then \
+	    echo "audit: no known vulnerability ($$(grep -c 'could not be audited' .run/audit.txt) packages are not in the index)"; \
+	elif grep -q 'known vulnerabilit' .run/audit.txt; then grep -v 'could not be audited' .run/audit.txt; exit 1; \
+	else echo "audit: no index of advisories can be reached"; fi
 
 format: $(READY) ## Format the code and fix what ruff can fix
 	@$(BIN)/ruff check --fix .

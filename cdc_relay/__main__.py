@@ -6,7 +6,8 @@ import click
 
 from cdc_relay.relay import Relay
 from outbox.command import run, settings_flags, spare_the_collector, version_option
-from outbox.settings import RelaySettings, load_settings
+from outbox.configuration import load_settings
+from outbox.settings import RelaySettings
 from outbox.shutdown import Shutdown
 from outbox.telemetry.service import Telemetry
 

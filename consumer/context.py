@@ -4,8 +4,6 @@ Context: the trace, tracking ids and log context of a message, around its handle
 What the handler publishes through `producer` carries them on. Sentry and OpenTelemetry are used where the application
 has loaded (and, for Sentry, initialised) them; nothing is imported for it, and a library that fails does not fail the
 handler. structlog's context holds the message's ids, and what its producer chose to send along.
-
-Each message is handled in a task of its own, whose context ends with it: what is bound needs no unbinding.
 """
 
 from __future__ import annotations
@@ -28,8 +26,8 @@ def restored(delivery: Delivery, consumer: str) -> Iterator[None]:
     sent_along = delivery.headers.get(LOG_CONTEXT_HEADER)
     bound = {str(name): value for name, value in sent_along.items()} if isinstance(sent_along, dict) else {}
     bound |= {"consumer": consumer, "event_id": delivery.event_id, "event_type": delivery.event_type}
-    structlog.contextvars.bind_contextvars(**bound)
     with ExitStack() as stack:
+        stack.enter_context(structlog.contextvars.bound_contextvars(**bound))
         stack.enter_context(tracking(delivery.tracking_ids))
         if "opentelemetry" in sys.modules:
             with suppress(Exception):

@@ -1,41 +1,46 @@
 """
 Settings: one frozen, validated object per process.
 
-Three sources, each overriding the one before: environment variables (OUTBOX_*), a TOML file (--config or
-OUTBOX_CONFIG), command-line flags. Every mistake in them is reported at once, with the name of the setting; values are
-never repeated in an error, because some are secrets. Durations are in seconds.
+What can be set, with units, bounds and defaults; `--help` is made from it. Where the values come from is the business
+of configuration.py. Durations are in seconds.
 """
 
 from __future__ import annotations
 
-import difflib
 import os
 import socket
-import tomllib
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Literal
 from urllib.parse import urlsplit
 
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, ValidationInfo, field_validator
-from pydantic_core import ErrorDetails
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    SecretStr,
+    ValidationInfo,
+    field_validator,
+)
 from pydantic_settings import BaseSettings, SettingsConfigDict
-from pydantic_settings import SettingsError as PydanticSettingsError
 
 from outbox.delivery.publisher import TlsOptions
-from outbox.errors import SettingsError
 from outbox.failures import POLICIES, FailureKind
 
 ENVIRONMENT_PREFIX = "OUTBOX_"
-LARGEST_FILE = 1024**2
-# Names with our prefix that are not settings of a service.
-_FOREIGN_VARIABLES = ("OUTBOX_CONFIG", "OUTBOX_TEST_", "OUTBOX_CRASH_")
+
+
+def _must_fit_63_bytes(name: str) -> str:
+    if len(name.encode()) > 63:
+        raise ValueError("must be at most 63 bytes: PostgreSQL would cut it off")
+    return name
+
 
 # A century is more than anybody waits, and less than PostgreSQL's intervals and Python's hold.
 LONGEST_SECONDS = 36_525 * 86_400
 Seconds = Annotated[float, Field(ge=0, le=LONGEST_SECONDS, allow_inf_nan=False)]
 PositiveSeconds = Annotated[float, Field(gt=0, le=LONGEST_SECONDS, allow_inf_nan=False)]
-Name = Annotated[str, Field(min_length=1, max_length=63, pattern=r"^[^\x00]+$")]
+Name = Annotated[str, Field(min_length=1, max_length=63, pattern=r"^[^\x00]+$"), AfterValidator(_must_fit_63_bytes)]
 SlotName = Annotated[str, Field(max_length=63, pattern=r"^[a-z0-9_]+$")]
 
 
@@ -288,37 +293,6 @@ class WorkerSettings(ServiceSettings):
         return frozenset(map(setting_name, cls.model_fields)) - of_senders
 
 
-S = TypeVar("S", bound=DatabaseSettings)
-
-
-def load_settings(model: type[S], flags: Mapping[str, object], *, config_file: str | None = None) -> S:
-    """The settings of one process, or a SettingsError that names every mistake."""
-    file = config_file or os.environ.get("OUTBOX_CONFIG")
-    values = _read_toml(Path(file)) if file else {}
-    mistakes = [
-        f"{variable}: unknown setting{_suggestion(name)}"
-        for variable, name in _our_variables(os.environ)
-        if name not in KNOWN_SETTINGS
-    ]
-    unknown = [name for name in values if name not in KNOWN_SETTINGS]
-    mistakes += [f"{name} in {file}: unknown setting{_suggestion(name)}" for name in unknown]
-    values |= {name: value for name, value in flags.items() if value is not None}
-    try:
-        settings = model(**{_FIELD_ALIASES.get(name, name): value for name, value in values.items()})
-    except ValidationError as error:
-        mistakes += [_describe(detail) for detail in error.errors(include_input=False, include_url=False)]
-    except PydanticSettingsError as error:  # a variable that should hold JSON and does not
-        mistakes.append(str(error))
-    except RecursionError:
-        mistakes.append("a variable that should hold JSON is nested too deeply")
-    if mistakes:
-        raise SettingsError("; ".join(mistakes))
-    return settings
-
-
-_FIELD_ALIASES = {"schema": "outbox_schema"}
-
-
 def setting_name(field: str) -> str:
     """The name by which users know a field."""
     return "schema" if field in ("schema_name", "outbox_schema") else field
@@ -340,41 +314,3 @@ def _split_address(address: str) -> tuple[str, int]:
     if not host or not port or parts.netloc != address or "@" in address:
         raise ValueError("must be host:port, such as 127.0.0.1:8125 or [::1]:8125")
     return host, port
-
-
-def _read_toml(path: Path) -> dict[str, Any]:
-    try:
-        with path.open(encoding="utf-8") as file:
-            text = file.read(LARGEST_FILE + 1)  # the name may lead to a device that never ends
-        if len(text) > LARGEST_FILE:
-            raise SettingsError(f"the settings file {path} is larger than {LARGEST_FILE // 1024**2} MiB")
-        return tomllib.loads(text)
-    except OSError as error:
-        raise SettingsError(f"cannot read the settings file {path}: {error.strerror}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise SettingsError(f"{path} is not a TOML file: {error}") from None
-    except (ValueError, RecursionError) as error:  # a NUL in its name; nested without end
-        raise SettingsError(f"cannot read the settings file {str(path)!r}: {error}") from None
-
-
-def _our_variables(environment: Mapping[str, str]) -> list[tuple[str, str]]:
-    return sorted(
-        (variable, variable.removeprefix(ENVIRONMENT_PREFIX).lower())
-        for variable in environment
-        if variable.startswith(ENVIRONMENT_PREFIX) and not variable.startswith(_FOREIGN_VARIABLES)
-    )
-
-
-def _suggestion(name: str) -> str:
-    close = difflib.get_close_matches(name, KNOWN_SETTINGS, n=1)
-    return f" (did you mean {close[0]}?)" if close else ""
-
-
-def _describe(detail: ErrorDetails) -> str:
-    field, *rest = detail["loc"]
-    name = setting_name(str(field))
-    where = "".join(f"[{part}]" for part in rest)
-    message = detail["msg"].removeprefix("Value error, ")
-    if detail["type"] == "missing":
-        message = f"must be set ({ENVIRONMENT_PREFIX}{name.upper()}, --{name.replace('_', '-')} or the settings file)"
-    return f"{name}{where}: {message[:1].lower()}{message[1:]}"

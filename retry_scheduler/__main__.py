@@ -5,7 +5,8 @@ from __future__ import annotations
 import click
 
 from outbox.command import run, settings_flags, spare_the_collector, version_option
-from outbox.settings import SchedulerSettings, load_settings
+from outbox.configuration import load_settings
+from outbox.settings import SchedulerSettings
 from outbox.shutdown import Shutdown
 from outbox.telemetry.service import Telemetry
 from retry_scheduler.scheduler import Scheduler

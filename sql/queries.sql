@@ -74,7 +74,7 @@ SELECT id FROM gone;
 -- fail --
 -- A refused message spends an attempt and waits for its backoff. From its first failure a row is the scheduler's.
 UPDATE :"schema".outbox AS o
-   SET attempts = o.attempts + 1,
+   SET attempts = least(o.attempts, 2147483646) + 1,
        owner = 'scheduler',
        claimed_by = NULL,
        next_attempt_at = clock_timestamp() + f.backoff_seconds * interval '1 second',
@@ -100,7 +100,7 @@ WITH doomed AS (
 ), dead AS (
     INSERT INTO :"schema".outbox_dead_letter (
         :moved_columns, attempts, dedup_key, expires_at, last_error, last_failed_at, reason)
-    SELECT :moved_columns, attempts + spent, dedup_key, expires_at, coalesce(error, last_error),
+    SELECT :moved_columns, least(attempts, 2147483646) + spent, dedup_key, expires_at, coalesce(error, last_error),
            CASE WHEN spent > 0 THEN clock_timestamp() ELSE last_failed_at END, reason
       FROM gone
 ), :wake_followers

@@ -52,6 +52,12 @@ CREATE TABLE :"schema".outbox (
     CONSTRAINT "declarations must be a JSON array"           CHECK (json_typeof(declarations) = 'array'),
     CONSTRAINT "context must be a JSON object"               CHECK (json_typeof(context) = 'object'),
     CONSTRAINT "attempts must not be negative"               CHECK (attempts >= 0),
+    -- Python has no other years, and an infinite time would end every query that subtracts it. Only next_attempt_at can
+    -- be infinitely far: parked.
+    CONSTRAINT "times must lie in the years 1 to 9999"       CHECK (
+        created_at >= '0001-01-01 00:00+00' AND created_at < '10000-01-01 00:00+00' AND
+        expires_at >= '0001-01-01 00:00+00' AND expires_at < '10000-01-01 00:00+00' AND
+        next_attempt_at >= '0001-01-01 00:00+00'),
     CONSTRAINT "owner must be relay or scheduler"            CHECK (owner IN ('relay', 'scheduler'))
 ) WITH (
     -- Most rows are inserted and deleted, never updated, and an update moves next_attempt_at, which is indexed, so it

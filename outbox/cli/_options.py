@@ -6,21 +6,33 @@ A value that is wrong is a usage error in one line (exit status 2), before anyth
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any, TypeVar
 
 import click
 
 from outbox import selection
 from outbox.command import settings_flags
-from outbox.settings import DatabaseSettings, RepairSettings, load_settings
+from outbox.configuration import load_settings
+from outbox.settings import DatabaseSettings, RepairSettings
 from outbox.store import Store, connect
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 EXIT_STATUS = "Exit status: 0 done; 1 the database said no, or there is no such message; 2 wrong usage or settings."
+
+
+class Number(click.FloatRange):
+    """A finite number in a range. click's own range takes NaN, which is neither below nor above anything."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        number = super().convert(value, param, ctx)
+        if not math.isfinite(number):
+            self.fail(f"{value} is not a finite number.", param, ctx)
+        return number
 
 
 def duration(value: str) -> float:
@@ -42,7 +54,10 @@ def duration_or_instant(value: str) -> float | datetime:
         raise click.BadParameter(message) from None
     if instant.tzinfo is None:
         raise click.BadParameter(f"{value!r} needs a time of day and a time zone, as in 2026-01-31T12:00Z")
-    return instant
+    try:
+        return instant.astimezone(UTC)
+    except OverflowError:
+        raise click.BadParameter(f"{value!r} is outside of the years 1 to 9999 in UTC") from None
 
 
 def row_or_event_id(value: str) -> int | str:
@@ -84,7 +99,7 @@ json_flag = click.option("--json", "as_json", is_flag=True, help="JSON for machi
 dry_run_flag = click.option("--dry-run", is_flag=True, help="say how many and which, and change nothing")
 all_flag = click.option("--all", "everything", is_flag=True, help="all of them, where nothing else is selected")
 rate_option = click.option(
-    "--rate", type=click.FloatRange(min=0.1, max=100_000), metavar="N", help="at most so many messages a second"
+    "--rate", type=Number(min=0.1, max=100_000), metavar="N", help="at most so many messages a second"
 )
 payload_flag = click.option(
     "--payload", "with_payload", is_flag=True, help="show the payload as it is; where a redactor is set, its copy"
@@ -94,7 +109,7 @@ payload_flag = click.option(
 def limit_option(default: int = 50) -> Callable[[F], F]:
     return click.option(
         "--limit",
-        type=click.IntRange(1),
+        type=click.IntRange(1, selection.LARGEST_ID),
         default=default,
         show_default=True,
         metavar="N",

@@ -8,10 +8,11 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from outbox.cli._output import print_fields, print_json
+from outbox.configuration import load_settings
 from outbox.content import Content
 from outbox.errors import OutboxError, SettingsError
 from outbox.redactor import Redact, load_redactor
-from outbox.settings import RepairSettings, load_settings
+from outbox.settings import RepairSettings
 from outbox.store import Store, connect
 
 Found = tuple[Mapping[str, Any], Content]

@@ -11,16 +11,15 @@ import sys
 
 import click
 
+from outbox.cli._options import Number
 from outbox.errors import OutboxError
 
 
 @click.command(name="demo")
 @click.option(
-    "--seconds", type=click.FloatRange(min=3, max=3600), default=12, show_default=True, help="how long the shop is open"
+    "--seconds", type=Number(min=3, max=3600), default=12, show_default=True, help="how long the shop is open"
 )
-@click.option(
-    "--rate", type=click.FloatRange(min=1, max=2000), default=200, show_default=True, help="orders in a second"
-)
+@click.option("--rate", type=Number(min=1, max=2000), default=200, show_default=True, help="orders in a second")
 @click.option(
     "--broker",
     type=click.Choice(["valkey", "rabbitmq"]),

@@ -15,8 +15,10 @@ import click
 from outbox.cli._options import json_flag, limit_option
 from outbox.cli._output import ask, print_records
 from outbox.command import settings_flags
+from outbox.configuration import load_settings
 from outbox.errors import SettingsError
-from outbox.settings import BrokerTls, WorkerSettings, load_settings
+from outbox.selection import LARGEST_ID
+from outbox.settings import BrokerTls, WorkerSettings
 
 EXIT_STATUS = "Exit status: 0 done; 1 the broker said no; 2 wrong usage or settings."
 COLUMNS = {
@@ -71,7 +73,7 @@ def list_command(
 @queue_argument
 @reason_option
 @event_option
-@click.option("--limit", type=click.IntRange(1), metavar="N", help="no more than so many")
+@click.option("--limit", type=click.IntRange(1, LARGEST_ID), metavar="N", help="no more than so many")
 @click.option("--yes", is_flag=True, help="do not ask")
 @broker_flags
 def replay_command(

@@ -10,10 +10,11 @@ from collections import Counter
 
 import click
 
+from outbox.cli._options import Number
 from outbox.command import settings_flags
+from outbox.configuration import load_settings
 from outbox.doctor import DoctorSettings, Finding, Questions, examine
 from outbox.doctor.roles import jobs, needs
-from outbox.settings import load_settings
 
 COLOURS = {"ok": "green", "warning": "yellow", "failed": "red"}
 SETTINGS = (
@@ -60,7 +61,7 @@ def _jobs_and_roles(
 )
 @click.option(
     "--longest-transaction",
-    type=click.FloatRange(min=0),
+    type=Number(min=0),
     default=300,
     show_default=True,
     metavar="SECONDS",

@@ -16,7 +16,7 @@ from uuid import uuid4
 
 import click
 
-from outbox.cli._options import database_flags, duration_or_instant, json_flag, open_store, text
+from outbox.cli._options import Number, database_flags, duration_or_instant, json_flag, open_store, text
 from outbox.cli._output import print_json, visible
 from outbox.errors import OutboxError
 from outbox.store import Store
@@ -43,7 +43,7 @@ def _headers(ctx: click.Context, param: click.Parameter, given: tuple[str, ...])
 
 
 @click.command(name="publish", epilog=EXIT_STATUS)
-@click.argument("event_type", metavar="EVENT_TYPE", type=text())
+@click.argument("event_type", metavar="EVENT_TYPE", type=text(1, 255))
 @click.option(
     "--payload", default="{}", show_default=True, metavar="JSON|@FILE|-", help="the body; - reads standard input"
 )
@@ -65,7 +65,7 @@ def _headers(ctx: click.Context, param: click.Parameter, given: tuple[str, ...])
 )
 @click.option(
     "--wait",
-    type=click.FloatRange(0, 86_400),
+    type=Number(0, 86_400),
     metavar="SECONDS",
     help="until it has left the outbox, and say whether it was delivered",
 )
@@ -95,8 +95,6 @@ def command(
     if ordering_key is not None and deliver_after is not None:
         raise click.UsageError("a delayed message cannot be ordered: give either --deliver-after or --ordering-key")
     if routing_key is None:
-        if len(event_type.encode()) > 255:
-            raise click.UsageError("EVENT_TYPE is longer than the 255 bytes of a routing key: give --routing-key")
         routing_key = event_type
     deliver_at, deliver_in_seconds = _when(deliver_after)
     expires_at, expires_in_seconds = _when(expires)
@@ -174,6 +172,8 @@ def _read(payload: str) -> bytes:
         _refuse(f"cannot be read: {error.strerror}")
     except UnicodeEncodeError:
         _refuse("is not UTF-8 text")
+    except ValueError as error:  # a name with a NUL
+        _refuse(f"cannot be read: {error}")
 
 
 def _bounded(file: BinaryIO) -> bytes:

@@ -9,8 +9,10 @@ from __future__ import annotations
 import click
 from pydantic import Field
 
+from outbox.cli._options import Number
 from outbox.command import settings_flags
-from outbox.settings import DatabaseSettings, load_settings
+from outbox.configuration import load_settings
+from outbox.settings import DatabaseSettings
 from outbox.setup import Target, apply_step, as_script, plan_setup, read_facts
 from outbox.sqlfiles import migrations
 from outbox.store import Store, connect
@@ -26,7 +28,7 @@ class SetupSettings(DatabaseSettings):
 @settings_flags(SetupSettings, only=["database_url", "schema", "publication", "slot", "failover_slot"])
 @click.option(
     "--handover-after",
-    type=click.FloatRange(min=0, max=86_400),
+    type=Number(min=0, max=86_400),
     metavar="SECONDS",
     help="how long a new row is the relay's before the scheduler may take it; default: as it is (at first 30)",
 )

@@ -11,9 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from outbox.cli._options import Number
 from outbox.command import settings_flags
+from outbox.configuration import load_settings
 from outbox.errors import DatabaseError
-from outbox.settings import DatabaseSettings, load_settings
+from outbox.settings import DatabaseSettings
 from outbox.state import State, as_document, read_state
 from outbox.store import Store, connect
 
@@ -28,7 +30,7 @@ WATCH_SECONDS = 2.0
 @click.option(
     "--watch",
     "watch_seconds",
-    type=click.FloatRange(min=0.1, max=3600),
+    type=Number(min=0.1, max=3600),
     is_flag=False,
     flag_value=WATCH_SECONDS,
     metavar="[SECONDS]",

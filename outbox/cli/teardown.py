@@ -9,8 +9,9 @@ import sys
 import click
 
 from outbox.command import settings_flags
+from outbox.configuration import load_settings
 from outbox.errors import SetupError
-from outbox.settings import DatabaseSettings, load_settings
+from outbox.settings import DatabaseSettings
 from outbox.setup import Target, apply_step, as_script, plan_teardown, read_facts
 from outbox.setup.facts import kept_rows
 from outbox.store import Store, connect

@@ -11,8 +11,9 @@ import importlib
 import click
 
 from outbox.command import settings_flags
+from outbox.configuration import load_settings
 from outbox.errors import SettingsError
-from outbox.settings import WorkerSettings, load_settings
+from outbox.settings import WorkerSettings
 
 
 @click.command(name="worker", context_settings={"max_content_width": 120})

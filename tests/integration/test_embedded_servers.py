@@ -305,12 +305,14 @@ def test_a_program_that_is_not_there_is_reported(tmp_path: Path) -> None:
 
 
 def test_a_free_port_is_free_and_no_port_of_outgoing_connections() -> None:
-    ports = {free_port() for _ in range(20)}
-    assert len(ports) > 1
-    for port in ports:
-        assert port < 32768
-        with socket.socket() as listener:
+    ports = set()
+    for _ in range(20):
+        port = free_port()
+        with socket.socket() as listener:  # at once: others on this machine look for ports too
             listener.bind(("127.0.0.1", port))
+        assert port < 32768
+        ports.add(port)
+    assert len(ports) > 1
 
 
 @pytest.fixture

@@ -10,10 +10,11 @@ import pytest
 from psycopg import sql
 
 from outbox import dead_letters
+from outbox.configuration import load_settings
 from outbox.dead_letters import Replayed, Selection
 from outbox.errors import SettingsError
 from outbox.message import SCHEMA_VERSION
-from outbox.settings import SchedulerSettings, load_settings
+from outbox.settings import SchedulerSettings
 from outbox.sqlfiles import script
 from outbox.store import Burial, Refusal, Store
 from outbox.telemetry.metrics import Metrics

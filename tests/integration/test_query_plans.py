@@ -70,7 +70,9 @@ def large_database(template_database: Database) -> Iterator[Database]:
             connection.execute(
                 "UPDATE outbox SET next_attempt_at = 'infinity' WHERE ordering_key IS NOT NULL AND id % 5 = 0"
             )
-            connection.execute("UPDATE outbox SET expires_at = next_attempt_at WHERE id % 7 = 0")
+            connection.execute(
+                "UPDATE outbox SET expires_at = next_attempt_at WHERE id % 7 = 0 AND isfinite(next_attempt_at)"
+            )
         yield database
 
 

@@ -6,6 +6,7 @@ import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, LiteralString
+from urllib.parse import urlsplit
 
 import psycopg
 import pytest
@@ -16,7 +17,10 @@ from outbox.setup import create_slot, slot_state
 from outbox.sqlfiles import script
 from outbox.store import Burial, Refusal, Store
 from producer import Outbox
+from tests.fixtures.broker import Broker
 from tests.fixtures.database import Database
+from tests.fixtures.rows import insert_rows, query
+from tests.fixtures.stage import Stage
 
 JOBS = ("producer", "relay", "scheduler", "consumer", "observer")
 TABLES = (
@@ -48,12 +52,7 @@ def acting_as(database: Database, role: str) -> Iterator[psycopg.Connection[Any]
 
 def enqueue(database: Database, count: int = 1) -> list[int]:
     with database.connect() as connection:
-        rows = connection.execute(
-            "INSERT INTO outbox (event_type, routing_key, payload) SELECT 'e', 'q', '' FROM generate_series(1, %s) "
-            "RETURNING id",
-            [count],
-        ).fetchall()
-    return [id_ for (id_,) in rows]
+        return insert_rows(connection, count, due_in="30 seconds")
 
 
 def test_a_producer_enqueues(database: Database, roles: Roles) -> None:
@@ -160,6 +159,11 @@ FORBIDDEN: dict[str, tuple[LiteralString, ...]] = {
         "DELETE FROM outbox_migration",
         "CREATE TABLE mine (id int)",
         "DROP TABLE outbox",
+        "INSERT INTO outbox_inbox (consumer, event_id) VALUES ('c', 'e')",
+        "ALTER TABLE outbox DISABLE TRIGGER ALL",
+        "CREATE PUBLICATION mine FOR TABLE outbox",
+        "CREATE ROLE mine",
+        "SELECT pg_read_file('postgresql.conf')",
     ),
     "scheduler": (
         "TRUNCATE outbox",
@@ -172,6 +176,8 @@ FORBIDDEN: dict[str, tuple[LiteralString, ...]] = {
         "INSERT INTO outbox_migration (version, name) VALUES (99, 'x')",
         "SELECT pg_create_logical_replication_slot('forbidden', 'pgoutput')",
         "DROP TABLE outbox",
+        "CREATE ROLE mine",
+        "COPY outbox TO PROGRAM 'true'",
     ),
     "observer": (
         "UPDATE outbox SET attempts = 0",
@@ -193,6 +199,50 @@ def test_a_role_cannot_do_what_is_not_its_job(
         owner.execute("REVOKE CREATE ON SCHEMA public FROM PUBLIC")  # the default from PostgreSQL 15 on
     with acting_as(database, roles[job]) as connection:
         refused(connection, sql.SQL(statement))
+
+
+def url_of(database: Database, role: str) -> str:
+    """The same database for this role, which may log in from now on."""
+    with database.connect() as owner:
+        owner.execute(sql.SQL("ALTER ROLE {} LOGIN PASSWORD 'role'").format(sql.Identifier(role)))
+    parts = urlsplit(database.dsn)
+    return parts._replace(netloc=f"{role}:role@{parts.hostname}:{parts.port}").geturl()
+
+
+def test_both_services_do_all_their_work_as_their_roles(stage: Stage, roles: Roles, rabbit: Broker) -> None:
+    """Deliver, archive, bury, retry, hand over, keep house: as processes that log in with nothing but their role."""
+    queue = rabbit.declare_queue()
+    stage.slot = f"slot_{uuid.uuid4().hex[:12]}"  # not there yet: the relay makes it, and hands over the rows of before
+    settings: dict[str, Any] = {"archive": True, "max_attempts": 2, "backoff_seconds": 0.1}
+    (by_scheduler,) = stage.insert(queue)
+    relay = stage.start_relay(rabbit.url, database_url=url_of(stage.database, roles["relay"]), **settings)
+    environment = stage.environment(
+        rabbit.url,
+        **settings,
+        database_url=url_of(stage.database, roles["scheduler"]),
+        archive_retention_seconds=86_400,
+        dead_letter_retention_seconds=86_400,
+        event_retention_seconds=86_400,
+    )
+    scheduler = stage.run_service("retry_scheduler", env=environment)
+    scheduler.wait_for_line("scheduler_active")
+    with acting_as(stage.database, roles["producer"]) as connection:
+        outbox = Outbox(outside_transaction="allow")
+        delivered = outbox.publish(connection, "order.placed", {}, routing_key=queue, aggregate=("order", 1))
+        unroutable = outbox.publish(connection, "order.placed", {}, routing_key="nowhere")
+        outbox.publish(connection, "order.placed", {}, routing_key=queue, deliver_after=0.1)
+    stage.wait_until_empty()
+    assert {str(delivered.event_id), by_scheduler} <= {each["event_id"] for each in stage.rows("outbox_archive")}
+    assert [each["event_id"] for each in stage.rows("outbox_dead_letter")] == [str(unroutable.event_id)]
+    assert rabbit.depth(queue) == 3
+    assert {each["kind"] for each in query(stage.connection, "SELECT to_json(w) FROM outbox_worker AS w")} == {
+        "relay",
+        "scheduler",
+    }
+    for service in (relay, scheduler):
+        assert service.stop() == 0
+        assert "42501" not in service.output()
+        assert "permission denied" not in service.output()
 
 
 def refused(connection: psycopg.Connection[Any], statement: sql.SQL | sql.Composed) -> None:

@@ -94,6 +94,9 @@ def test_the_comparison_sees_a_difference(database: Database) -> None:
         ("context", "[]", "context must be a JSON object"),
         ("attempts", -1, "attempts must not be negative"),
         ("owner", "nobody", "owner must be relay or scheduler"),
+        ("created_at", "-infinity", "times must lie in the years 1 to 9999"),
+        ("expires_at", "infinity", "times must lie in the years 1 to 9999"),
+        ("next_attempt_at", "-infinity", "times must lie in the years 1 to 9999"),
     ],
 )
 def test_a_constraint_says_what_is_wrong(database: Database, column: str, value: object, constraint: str) -> None:

@@ -7,9 +7,10 @@ from collections.abc import Iterator
 
 import pytest
 
+from outbox.configuration import load_settings
 from outbox.errors import SettingsError
 from outbox.failures import failure
-from outbox.settings import RelaySettings, load_settings
+from outbox.settings import RelaySettings
 from outbox.telemetry.metrics import CATALOGUE, Metrics
 from outbox.telemetry.statsd import MAX_PACKET_BYTES, StatsD
 from tests.fixtures.broker import Broker

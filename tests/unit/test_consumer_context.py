@@ -10,7 +10,8 @@ import sentry_sdk
 import structlog
 from opentelemetry import trace
 
-from consumer.context import LOG_CONTEXT_HEADER, report, restored
+from consumer.context import report, restored
+from outbox.delivery.wire import LOG_CONTEXT_HEADER
 from producer import Context, get_tracking_ids
 from tests.unit.test_consumer_definition import make_delivery
 

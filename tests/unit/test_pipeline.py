@@ -167,6 +167,19 @@ def test_a_message_that_waited_too_long_behind_its_key_is_left_to_the_scheduler(
     assert pipeline.take_settle() == [Delivered(1, 7), HandOver(2, 7)]
 
 
+def test_an_expired_message_is_handed_over_with_what_follows_it_and_not_sent() -> None:
+    pipeline = make_pipeline()
+    read(
+        pipeline,
+        row(1, expires_at=NOW),
+        row(2, expires_at=NOW + 1),
+        row(3, ordering_key="k", expires_at=NOW - SECOND),
+        row(4, ordering_key="k"),
+    )
+    assert ids(pipeline.take_publish()) == [2]
+    assert settle(pipeline) == [HandOver(1, 7), HandOver(3, 7), HandOver(4, 7)]
+
+
 def test_blocked_keys_that_the_table_does_not_hold_are_forgotten() -> None:
     pipeline = make_pipeline()
     one = row(1, ordering_key="leaving")

@@ -7,14 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from outbox.configuration import load_settings
 from outbox.delivery import TlsOptions
 from outbox.errors import SettingsError
-from outbox.settings import (
-    DatabaseSettings,
-    RelaySettings,
-    SchedulerSettings,
-    load_settings,
-)
+from outbox.settings import DatabaseSettings, RelaySettings, SchedulerSettings
 
 URL = "postgresql://shop:s3cret@db/shop"
 BROKER = "amqp://guest:s3cret@broker//"
