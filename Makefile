@@ -50,7 +50,7 @@ check: $(READY) ## Lint (ruff), types (mypy strict) and import rules (import-lin
 audit: $(READY) ## Known vulnerabilities of what is installed, where an index of advisories can be had
 	@mkdir -p .run
 	@if timeout 120 $(BIN)/pip-audit --skip-editable --progress-spinner off --timeout 10 > .run/audit.txt 2>&1; then \
-	    echo "audit: no known vulnerability ($$(grep -c 'could not be audited' .run/audit.txt) packages are not in the index)"; \
+	    echo "audit: no known vulnerability; not in the index and so not audited: $$(grep -c 'could not be audited' .run/audit.txt) packages"; \
 	elif grep -q 'known vulnerabilit' .run/audit.txt; then grep -v 'could not be audited' .run/audit.txt; exit 1; \
 	else echo "audit: no index of advisories can be reached"; fi
 
