@@ -56,7 +56,7 @@ def test_an_outbox_at_work_is_healthy_and_strictness_counts_warnings(stage: Stag
     scheduler = stage.run_service("retry_scheduler", env=environment)
     scheduler.wait_for_line("scheduler_active")
     wait_for(
-        lambda: stage.connection.execute("SELECT count(*) FROM outbox_worker").fetchone() == (2,), deadline_seconds=30
+        lambda: stage.connection.execute("SELECT count(*) FROM outbox_worker").fetchone() == (2,), deadline_seconds=60
     )
     run = run_outbox("doctor", env=environment)
     assert run.returncode == 0, run.stdout + run.stderr

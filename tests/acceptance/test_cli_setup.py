@@ -236,10 +236,10 @@ def test_an_outbox_in_a_schema_of_any_name_delivers_and_is_not_torn_down_under_i
     relay = run_service("cdc_relay", env=settings)
     with empty_database.connect() as connection:
         store = Store(connection, WEIRD)
-        wait_for(lambda: (state := slot_state(store, slot)) is not None and state.active, deadline_seconds=30)
+        wait_for(lambda: (state := slot_state(store, slot)) is not None and state.active, deadline_seconds=60)
         with connection.transaction():
             receipt = Outbox("", schema=WEIRD).publish(connection, "order.placed", {"n": 1}, routing_key=queue)
-        (received,) = redis_broker.get_all(queue, 1, deadline_seconds=30)
+        (received,) = redis_broker.get_all(queue, 1, deadline_seconds=60)
         assert received.message_id == str(receipt.event_id)
     assert "stop the relay that is connected to it first" in error_of(run_outbox("teardown", env=settings))
     assert relay.stop() == 0

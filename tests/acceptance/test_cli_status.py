@@ -128,12 +128,12 @@ def test_a_watch_outlives_the_loss_of_the_database_and_ends_well_with_ctrl_c(
     proxy = fault_proxy(*address_of(stage.database.dsn))
     settings = {**environment(stage), "OUTBOX_DATABASE_URL": proxy.through(stage.database.dsn)}
     watch = stage.run_service("outbox.cli", "status", "--watch", "0.2", "--json", env=settings)
-    wait_for(lambda: len(watch.events()) >= 2, deadline_seconds=30)
+    wait_for(lambda: len(watch.events()) >= 2, deadline_seconds=60)
     proxy.refuse()
     proxy.cut()
-    wait_for(lambda: "error" in watch.events()[-1], deadline_seconds=30)
+    wait_for(lambda: "error" in watch.events()[-1], deadline_seconds=60)
     proxy.heal()
-    wait_for(lambda: "queues" in watch.events()[-1], deadline_seconds=30)
+    wait_for(lambda: "queues" in watch.events()[-1], deadline_seconds=60)
     watch.signal(signal.SIGINT)
     assert watch.wait() == 0
     assert "Traceback" not in watch.output()

@@ -88,10 +88,10 @@ def test_a_worker_handles_reports_and_stops_when_told(shop: Shop, database: Data
     for event_id in ("good", "poison", "failing"):
         shop.publish(event_id)
     shop.wait_for("good")
-    line = worker.wait_for_event("handling", deadline_seconds=30, event_id="good")
+    line = worker.wait_for_event("handling", deadline_seconds=60, event_id="good")
     assert (line["number"], line["consumer"], line["event_type"]) == (1, shop.queue, "order.placed")
-    worker.wait_for_event("buried", deadline_seconds=30, event_id="poison", reason="rejected")
-    worker.wait_for_event("buried", deadline_seconds=30, event_id="failing", reason="max attempts")
+    worker.wait_for_event("buried", deadline_seconds=60, event_id="poison", reason="rejected")
+    worker.wait_for_event("buried", deadline_seconds=60, event_id="failing", reason="max attempts")
     assert get("/readyz")["role"] == "active"
     status = get("/status")
     assert (status["done"], status["rejected"], status["retried"]) == (1, 1, 1)
@@ -101,13 +101,13 @@ def test_a_worker_handles_reports_and_stops_when_told(shop: Shop, database: Data
     assert f'outbox_consumer_handler_seconds_count{{consumer="{shop.queue}"}} 4.0' in metrics
     with database.connect() as connection:
         seen = "SELECT kind, name, role FROM outbox_worker"
-        wait_for(lambda: connection.execute(seen).fetchall() == [("worker", "w1", "active")], deadline_seconds=30)
+        wait_for(lambda: connection.execute(seen).fetchall() == [("worker", "w1", "active")], deadline_seconds=60)
 
         for event_id in ("one", "two"):
             shop.publish(event_id, ".slow")
         shop.wait_for("began-one")
         worker.signal(signal.SIGTERM)
-        worker.wait_for_event("waiting_for_handlers", deadline_seconds=30)
+        worker.wait_for_event("waiting_for_handlers", deadline_seconds=60)
         (shop.directory / "release").touch()
         assert worker.wait() == 0
         assert connection.execute(seen).fetchall() == []

@@ -113,7 +113,7 @@ def test_a_demo_that_is_killed_leaves_nothing(running_demo: subprocess.Popen[str
     running_demo.kill()
     wait_for(
         lambda: not processes_of(temporary_directory) and not list(temporary_directory.iterdir()),
-        deadline_seconds=30,
+        deadline_seconds=60,
         message="processes or files are left",
     )
 

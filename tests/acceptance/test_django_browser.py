@@ -96,7 +96,7 @@ def test_an_operator_finds_a_failure_and_repairs_it(browser: Chrome, address: st
     browser.find_element(By.NAME, "username").send_keys("operator")
     browser.find_element(By.NAME, "password").send_keys("secret")
     browser.find_element(By.CSS_SELECTOR, "input[type=submit]").click()
-    wait_for(lambda: "Dead letters" in text(), deadline_seconds=30)
+    wait_for(lambda: "Dead letters" in text(), deadline_seconds=60)
 
     see("outbox/outboxmessage/")
     summary = browser.find_element(By.ID, "outbox-summary").text
@@ -106,27 +106,27 @@ def test_an_operator_finds_a_failure_and_repairs_it(browser: Chrome, address: st
     picture(browser, "django-admin-outbox")
     see("outbox/outboxmessage/?attempts=some")
     choose("Retry now, with attempts reset")
-    wait_for(lambda: "Messages that are due now: 2." in text(), deadline_seconds=30)
+    wait_for(lambda: "Messages that are due now: 2." in text(), deadline_seconds=60)
 
     see("outbox/deadletter/")
     browser.find_element(By.CSS_SELECTOR, ".object-tools a").click()
-    wait_for(lambda: "shipment.booked max attempts" in text(), deadline_seconds=30)
+    wait_for(lambda: "shipment.booked max attempts" in text(), deadline_seconds=60)
     picture(browser, "django-admin-failures")
     click("3")
-    wait_for(lambda: "3 dead letters" in text(), deadline_seconds=30)
+    wait_for(lambda: "3 dead letters" in text(), deadline_seconds=60)
     picture(browser, "django-admin-dead-letters")
 
     choose("Discard selected dead letters")
-    wait_for(lambda: "Discard 3 dead letters?" in text(), deadline_seconds=30)
+    wait_for(lambda: "Discard 3 dead letters?" in text(), deadline_seconds=60)
     picture(browser, "django-admin-discard")
     click("No, take me back")
-    wait_for(lambda: "3 dead letters" in text(), deadline_seconds=30)
+    wait_for(lambda: "3 dead letters" in text(), deadline_seconds=60)
     assert counts() == (11, 4)
 
     choose("Replay selected dead letters")
-    wait_for(lambda: "They go back into the outbox." in text(), deadline_seconds=30)
+    wait_for(lambda: "They go back into the outbox." in text(), deadline_seconds=60)
     browser.find_element(By.CSS_SELECTOR, "input[type=submit]").click()
-    wait_for(lambda: "Dead letters replayed: 3." in text(), deadline_seconds=30)
+    wait_for(lambda: "Dead letters replayed: 3." in text(), deadline_seconds=60)
     assert counts() == (14, 1)
 
     see("outbox/deadletter/15/change/")

@@ -125,7 +125,7 @@ def test_captured_tasks_and_canvas_run_on_a_real_worker(
     for key in (linked, failed):
         assert app.AsyncResult(key).get(timeout=RESULT_SECONDS, interval=POLL_SECONDS) == "called"
     assert app.AsyncResult(undone).state == "PENDING"
-    wait_for(lambda: stage.count() == 0, deadline_seconds=30)
+    wait_for(lambda: stage.count() == 0, deadline_seconds=60)
     assert stage.rows("outbox_dead_letter") == []
     assert relay.is_running
 
@@ -139,7 +139,7 @@ def test_native_delayed_delivery_and_results_over_the_broker_work(
     with stage.database.connect(autocommit=False) as connection, outbox.session(connection):
         late = journey.apply_async(countdown=1)
         due = datetime.now(UTC) + timedelta(seconds=1)
-    wait_for(lambda: datetime.now(UTC) > due, deadline_seconds=30)  # until its whole delay has passed in the outbox
+    wait_for(lambda: datetime.now(UTC) > due, deadline_seconds=60)  # until its whole delay has passed in the outbox
     stage.start_relay(rabbit_vhost.url)
     with stage.database.connect(autocommit=False) as connection, outbox.session(connection):
         expected: list[tuple[Any, Any]] = [
@@ -155,5 +155,5 @@ def test_native_delayed_delivery_and_results_over_the_broker_work(
     for result, value in expected:
         assert result.get(timeout=RESULT_SECONDS) == value
     assert re.fullmatch(r"celery_delayed_\d+", delayed.get(timeout=RESULT_SECONDS))
-    wait_for(lambda: stage.count() == 0, deadline_seconds=30)
+    wait_for(lambda: stage.count() == 0, deadline_seconds=60)
     assert stage.rows("outbox_dead_letter") == []

@@ -28,10 +28,10 @@ def test_the_log_context_and_the_trace_of_a_publish_are_in_the_relays_log_and_on
     ):
         arrives = carrier.publish(connection, "order.placed", {}, routing_key=queue)
         lost = carrier.publish(connection, "order.placed", {}, routing_key=f"{queue}-that-is-not-there")
-    refused = relay.wait_for_event("refused", deadline_seconds=30, event_id=str(lost.event_id))
+    refused = relay.wait_for_event("refused", deadline_seconds=60, event_id=str(lost.event_id))
     assert refused["request_id"] == "r-1"
     assert "4111" not in relay.output()
-    [message] = rabbit.get_all(queue, 1, deadline_seconds=30)
+    [message] = rabbit.get_all(queue, 1, deadline_seconds=60)
     assert message.headers["traceparent"] == f"00-{0xABC:032x}-{0xDEF:016x}-01"
     assert message.headers["log_context"] == {"request_id": "r-1"}
     assert message.headers["tracking_ids"] == ["checkout", str(arrives.event_id)]

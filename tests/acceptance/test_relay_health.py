@@ -85,7 +85,7 @@ def test_a_blackholed_stream_is_noticed_reported_and_replaced(
     stage.insert(queue)
     rabbit.get_all(queue, 1)
     proxy.blackhole()
-    wait_for(lambda: fetch(port, "/healthz")[0] == 503, deadline_seconds=20)
+    wait_for(lambda: fetch(port, "/healthz")[0] == 503, deadline_seconds=60)
     assert "silent" in relay.wait_for_event("session_lost")["reason"]
     proxy.cut()
     proxy.heal()

@@ -94,7 +94,7 @@ def test_a_lost_slot_is_reported_with_its_cause_and_created_again(
         stage.connection.execute("CHECKPOINT")
         return bool(stage.slot_state()["wal_status"] == "lost")
 
-    wait_for(lost, deadline_seconds=30)
+    wait_for(lost, deadline_seconds=60)
     relay = stage.start_relay(rabbit.url)
     assert relay.wait_for_event("slot_lost")["cause"]
     stage.insert(queue)
@@ -166,7 +166,7 @@ def test_postgres_restarts_without_being_held_up_and_the_relay_comes_back(
         stage.close()
         server.stop(mode)
         server.start()
-        wait_for(partial(has_logged, relay, "relay_active", times), deadline_seconds=30)
+        wait_for(partial(has_logged, relay, "relay_active", times), deadline_seconds=60)
     stage.insert(queue)
     rabbit.get_all(queue, 1)
     stage.close()

@@ -50,7 +50,7 @@ def test_both_services_show_the_outbox_and_themselves_also_without_the_database(
     def both_live() -> bool:
         return {worker["name"] for worker in status(ports[0])["state"]["workers"]} == {"relay-1", "scheduler-1"}
 
-    wait_for(both_live, deadline_seconds=30)
+    wait_for(both_live, deadline_seconds=60)
     shown = json.loads(run_outbox("status", "--json", env=stage.environment(rabbit.url)).stdout)
     for port, service in zip(ports, ("cdc-relay", "retry-scheduler"), strict=True):
         document = status(port)
@@ -68,7 +68,7 @@ def test_both_services_show_the_outbox_and_themselves_also_without_the_database(
     def refused() -> bool:
         return "cannot be asked: PostgreSQL: " in status(ports[1])["state"].get("error", "")
 
-    wait_for(refused, deadline_seconds=30)
+    wait_for(refused, deadline_seconds=60)
     assert status(ports[1])["service"] == "retry-scheduler"
     proxy.heal()
     wait_for(lambda: "queues" in status(ports[1])["state"], deadline_seconds=60)
@@ -88,4 +88,4 @@ def test_a_database_that_says_nothing_keeps_nobody_and_is_asked_once_at_a_time(
     assert sum(thread.name == "state" for thread in threading.enumerate()) == 1
     proxy.heal()
     wait_for(lambda: "queues" in reader.ask(), deadline_seconds=60)
-    wait_for(lambda: not any(thread.name == "state" for thread in threading.enumerate()), deadline_seconds=30)
+    wait_for(lambda: not any(thread.name == "state" for thread in threading.enumerate()), deadline_seconds=60)

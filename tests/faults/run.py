@@ -79,7 +79,8 @@ class Run:
                 self._doing = "calm"
                 time.sleep(CALM_SECONDS)
                 nemesis = Nemesis(world, self._kinds, on_fault=self._note_fault)
-                nemesis.run(max(0.0, self._seconds - world.now()))
+                # At least half of the time, however long the start took: a slow machine must not spare us the faults.
+                nemesis.run(max(self._seconds / 2, self._seconds - world.now()))
                 remarks = self._settle_down()
                 seconds = world.now()
                 history = self._history(nemesis, remarks)

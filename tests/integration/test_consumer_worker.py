@@ -214,7 +214,7 @@ def test_a_deleted_queue_is_made_again_and_consumed(work: Work) -> None:
         work.publish(message_id="before")
         work.wait_until_processed("done")
         work.broker.delete_queue(work.queue)
-        wait_for(lambda: _depth(work) is not None, deadline_seconds=30, message="the queue is not made again")
+        wait_for(lambda: _depth(work) is not None, deadline_seconds=60, message="the queue is not made again")
         work.publish(message_id="after")
         work.wait_until_processed("done", 2)
     assert handled == ["before", "after"]
@@ -233,7 +233,7 @@ def test_what_comes_back_to_a_queue_that_is_gone_is_kept(work: Work) -> None:
         kept = work.broker.take_what_is_there("outrider.unreturned")  # where others' messages may be, too
         return [message.message_id for message in kept if message.routing_key == work.queue]
 
-    assert wait_for(came_back, deadline_seconds=30, message="it is lost") == ["lost?"]
+    assert wait_for(came_back, deadline_seconds=60, message="it is lost") == ["lost?"]
 
 
 def test_a_queue_that_exists_with_other_arguments_is_named(work: Work) -> None:

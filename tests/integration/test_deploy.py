@@ -288,7 +288,7 @@ def test_users_of_the_terraform_module_do_their_work_and_can_do_nothing_else(
         "default exchange": stage.insert(queue),
         "declares": stage.insert("order.paid", exchange="shop.events", declarations=json.dumps([{"name": "new"}])),
     }
-    wait_for(lambda: len(stage.rows("outbox_dead_letter")) == 3, deadline_seconds=30)
+    wait_for(lambda: len(stage.rows("outbox_dead_letter")) == 3, deadline_seconds=60)
     errors = {row["event_id"]: row["last_error"] for row in stage.rows("outbox_dead_letter")}
     assert "NoRoute" in errors[refused["unroutable"][0]]
     assert "AccessRefused" in errors[refused["default exchange"][0]]

@@ -114,7 +114,7 @@ def test_a_lost_connection_loses_and_repeats_nothing(database: Database, heard: 
     thread = Thread(target=watch, args=(stop.wait,), kwargs=options)
     thread.start()
     try:
-        wait_for(lambda: said == ["watching default"], deadline_seconds=30)
+        wait_for(lambda: said == ["watching default"], deadline_seconds=60)
         enqueue("before", "meanwhile")
         with database.connect() as connection:
             store = Store(connection, "public")
@@ -124,8 +124,8 @@ def test_a_lost_connection_loses_and_repeats_nothing(database: Database, heard: 
                 "WHERE datname = current_database() AND pid <> pg_backend_pid()"
             )
             store.bury([Burial(2, "rejected", "no", 1)])
-        wait_for(lambda: said[-1] == "watching default" and len(said) == 3, deadline_seconds=30)
-        wait_for(lambda: len(told()) >= 2, deadline_seconds=30)
+        wait_for(lambda: said[-1] == "watching default" and len(said) == 3, deadline_seconds=60)
+        wait_for(lambda: len(told()) >= 2, deadline_seconds=60)
     finally:
         stop.set()
         thread.join()

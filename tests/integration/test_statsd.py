@@ -166,8 +166,8 @@ def test_a_service_sends_its_metrics_and_the_last_of_them_at_its_end(
     stage.insert(queue, 20)
     stage.wait_until_empty()
     published = f"shop.outbox_messages_published_total|#service:relay,destination:{queue}"
-    wait_for(lambda: agent.values().get(published) == 20, deadline_seconds=30)
-    wait_for(lambda: agent.values().get("shop.outbox_relay_active|#service:relay") == 1, deadline_seconds=30)
+    wait_for(lambda: agent.values().get(published) == 20, deadline_seconds=60)
+    wait_for(lambda: agent.values().get("shop.outbox_relay_active|#service:relay") == 1, deadline_seconds=60)
     assert relay.stop() == 0
     values = agent.values()
     assert values[published] == 20

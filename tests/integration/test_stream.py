@@ -496,8 +496,8 @@ def test_statuses_neither_wait_nor_pile_up_while_the_socket_is_full(
                 stream.flush()
             return not stream.wants_write
 
-        wait_for(flush, deadline_seconds=30)
-        wait_for(lambda: source.confirmed() == tap.commits[0].end_lsn, deadline_seconds=30)
+        wait_for(flush, deadline_seconds=60)
+        wait_for(lambda: source.confirmed() == tap.commits[0].end_lsn, deadline_seconds=60)
         # A status has 39 bytes, under TLS some 60; the buffers of the kernel may have grown meanwhile.
         assert proxy.bytes_forwarded("to_server") - taken_before < 80 * until_full + 6_000_000
 
@@ -547,7 +547,7 @@ def test_an_invalidated_slot_tells_why(private_postgres: Callable[..., Postgres]
             source.run("CHECKPOINT")
             return source.run("SELECT wal_status FROM pg_replication_slots") == [("lost",)]
 
-        wait_for(is_lost, deadline_seconds=30)
+        wait_for(is_lost, deadline_seconds=60)
         with pytest.raises(ReplicationError, match=r"slot .* \(This .*slot has been invalidated .*\)") as caught:
             source.open()
 
