@@ -35,7 +35,7 @@ test: $(READY) ## Run all tests against real PostgreSQL, RabbitMQ and Valkey
 	@$(BIN)/python -m tests.fixtures.browser --install || echo "tests that need a browser will be skipped"
 	@$(BIN)/python -m tests.fixtures.promtool --install || echo "the test of the alert rules will be skipped"
 	@mkdir -p .run
-	@$(BIN)/python -m pytest --basetemp=.run/pytest -n 4
+	@$(BIN)/python -m pytest --basetemp=.run/pytest -n 4 --dist worksteal
 
 test-failed: $(READY) ## Run what failed in the last `make test` once more, one test at a time
 	@$(BIN)/python -m pytest --basetemp=.run/pytest --last-failed --last-failed-no-failures none
