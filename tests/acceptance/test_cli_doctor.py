@@ -11,10 +11,11 @@ from click.testing import CliRunner
 from outbox.cli.doctor import command
 from outbox.errors import SettingsError
 from tests.fixtures.broker import Broker
-from tests.fixtures.commands import run_outbox
+from tests.fixtures.commands import ROOT, run_outbox
 from tests.fixtures.stage import Stage
 from tests.fixtures.waiting import wait_for
 
+SHIFTED_CLOCK = ROOT / "tests" / "faults" / "shifted_clock"
 CHECKS = {
     "server",
     "wal_level",
@@ -86,6 +87,15 @@ def test_a_failure_is_a_line_and_status_1_also_when_the_database_is_not_there(ba
     assert run.returncode == 1
     assert list(lines_of(run).items()) == [("database", "failed"), ("broker", "failed")]
     assert "s3cret" not in run.stdout + run.stderr
+
+
+@pytest.mark.parametrize(("seconds", "direction"), [("3600", "ahead of"), ("-3600", "behind")])
+def test_a_clock_that_is_an_hour_off_is_a_warning(bare_stage: Stage, seconds: str, direction: str) -> None:
+    shifted = {"PYTHONPATH": f"{SHIFTED_CLOCK}:{ROOT}", "FAULTS_CLOCK_SHIFT_SECONDS": seconds}
+    run = run_outbox("doctor", env={"OUTBOX_DATABASE_URL": bare_stage.database.dsn, **shifted})
+    (line,) = [line for line in run.stdout.splitlines() if " clock: " in line]
+    assert line.startswith("warning  clock: this machine's clock is 3")
+    assert f"s {direction} the database's; see NTP on both" in line
 
 
 def test_wrong_usage_and_settings_are_told_from_findings(monkeypatch: pytest.MonkeyPatch) -> None:

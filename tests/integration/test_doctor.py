@@ -250,7 +250,9 @@ def test_a_broker_url_that_is_unusable_is_an_error_before_anything_is_asked() ->
         examine(settings, Questions())
 
 
-def test_a_server_without_logical_wal_autovacuum_or_timeout(private_postgres: Callable[..., Postgres]) -> None:
+def test_a_server_without_logical_wal_autovacuum_or_timeout(
+    private_postgres: Callable[..., Postgres], stage: Stage
+) -> None:
     server = private_postgres(
         settings={
             "wal_level": "replica",
@@ -271,6 +273,8 @@ def test_a_server_without_logical_wal_autovacuum_or_timeout(private_postgres: Ca
     assert "prepared transaction forgotten has been open" in line(found, "oldest transaction", "warning")
     assert "1 of 1 WAL senders are taken, and the relay is not connected yet" in line(found, "max_wal_senders")
     assert "raise max_wal_senders and restart" in line(found, "replication connection")
+    astray = examined(stage, replication_url=database.dsn)
+    assert "replication_url and database_url lead to different servers" in line(astray, "replication connection")
 
 
 def test_a_slot_that_keeps_too_much_wal_is_lost_and_no_other_is_left(private_postgres: Callable[..., Postgres]) -> None:
