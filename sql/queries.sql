@@ -59,7 +59,8 @@ WITH gone AS (
 SELECT id FROM gone;
 
 -- settle_to_archive --
--- Delivered rows move to the archive, where retention is on. As settle otherwise.
+-- Delivered rows move to the archive, where retention is on. As settle otherwise. An id that the archive has already (ids
+-- were restarted) must not keep a delivered row in the outbox: it would be sent for ever.
 WITH gone AS (
     DELETE FROM :"schema".outbox AS o
      WHERE o.id = ANY(%(ids)s::bigint[])
@@ -68,6 +69,7 @@ WITH gone AS (
 ), kept AS (
     INSERT INTO :"schema".outbox_archive (:moved_columns, attempts)
     SELECT :moved_columns, attempts FROM gone
+    ON CONFLICT DO NOTHING
 ), :wake_followers
 SELECT id FROM gone;
 
