@@ -1,9 +1,9 @@
 """
 The store: one method per named query of sql/queries.sql, on an ordinary psycopg connection.
 
-Autocommit: every call is one short transaction. A `claim` of None means the relay acts; otherwise the scheduler that
-holds that claim. Errors of the database come out as outbox.errors.DatabaseError, in one line. Not thread-safe: one
-thread owns a store.
+Autocommit: every call is one short transaction, and one that PostgreSQL ended to resolve a deadlock is run again. A
+`claim` of None means the relay acts; otherwise the scheduler that holds that claim. Errors of the database come out as
+outbox.errors.DatabaseError, in one line. Not thread-safe: one thread owns a store.
 
 psycopg is imported by what connects: a subclass may run the queries over the connection of a framework and its driver.
 """
@@ -24,6 +24,10 @@ if TYPE_CHECKING:
 
 RUN_LENGTH = 100
 """How many rows of a key fall due together when its head has left."""
+
+DEADLOCK = "40P01"
+DEADLOCKS_BORNE = 5
+"""So often a statement is made the victim of a deadlock before it is an error."""
 
 
 class Refusal(NamedTuple):
@@ -317,9 +321,24 @@ class Store:
     # -- running a query ----------------------------------------------------------------------------------------------
 
     def _execute(self, name: str, /, **parameters: object) -> list[Any]:
+        for _ in range(DEADLOCKS_BORNE):
+            try:
+                return self._execute_once(name, parameters)
+            except DatabaseError as error:
+                if error.sqlstate != DEADLOCK or self._in_transaction():
+                    raise
+        return self._execute_once(name, parameters)
+
+    def _execute_once(self, name: str, parameters: Mapping[str, object]) -> list[Any]:
         with database_errors():
             cursor = self.connection.execute(self.queries[name], parameters)
             return cursor.fetchall() if cursor.description else []
+
+    def _in_transaction(self) -> bool:
+        """Of the caller's: what it did before the statement is lost with it, and only the caller can do it again."""
+        from psycopg.pq import TransactionStatus
+
+        return self.connection.info.transaction_status != TransactionStatus.IDLE
 
     def _value(self, name: str, /, **parameters: object) -> Any:
         return self._execute(name, **parameters)[0][0]

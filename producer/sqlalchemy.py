@@ -25,7 +25,7 @@ _BYTES, _JSON, _INSTANT, _UUID = LargeBinary(), JSON(), DateTime(timezone=True),
 
 Types = dict[str, TypeEngine[Any]]
 
-# What the outbox, the dead letters and the archive have in common: `moved_columns` of sql/queries.sql.
+# What the outbox, the dead letters and the archive have in common: the id and `moved_columns` of sql/queries.sql.
 _MESSAGE: Types = {
     "id": _BIGINT,
     "event_id": _UUID,

@@ -17,9 +17,17 @@ CASE WHEN o.next_attempt_at = 'infinity' THEN 9223372036854775807
 o.attempts, o.owner
 
 -- moved_columns --
--- Fragment: what the outbox, the dead letters and the archive have in common, for moving a row whole.
-id, event_id, schema_version, event_type, aggregate_type, aggregate_id, ordering_key, exchange, routing_key, payload,
+-- Fragment: what the outbox, the dead letters and the archive have in common beside the id, for moving a row whole.
+event_id, schema_version, event_type, aggregate_type, aggregate_id, ordering_key, exchange, routing_key, payload,
 content_type, content_encoding, headers, properties, declarations, context, created_at
+
+-- dead_id --
+-- Fragment: the id that a row of `gone` gets among the dead letters: its own, or, where a dead letter has that already
+-- (ids were restarted), one that nobody has. A row that cannot be buried would stop its scheduler for ever.
+CASE WHEN EXISTS (SELECT 1 FROM :"schema".outbox_dead_letter AS d WHERE d.id = gone.id)
+     THEN greatest((SELECT max(id) FROM :"schema".outbox_dead_letter), (SELECT max(id) FROM gone))
+          + row_number() OVER (ORDER BY gone.id)
+     ELSE gone.id END
 
 -- held_by_caller --
 -- Fragment: a scheduler acts only on rows whose claim is still its own; the relay (no claim) only on rows still its own.
@@ -67,8 +75,8 @@ WITH gone AS (
        AND (%(claim)s::text IS NULL OR o.claimed_by = %(claim)s::text)
     RETURNING o.*
 ), kept AS (
-    INSERT INTO :"schema".outbox_archive (:moved_columns, attempts)
-    SELECT :moved_columns, attempts FROM gone
+    INSERT INTO :"schema".outbox_archive (id, :moved_columns, attempts)
+    SELECT id, :moved_columns, attempts FROM gone
     ON CONFLICT DO NOTHING
 ), :wake_followers
 SELECT id FROM gone;
@@ -101,8 +109,8 @@ WITH doomed AS (
     RETURNING o.*, d.reason, d.error, d.spent
 ), dead AS (
     INSERT INTO :"schema".outbox_dead_letter (
-        :moved_columns, attempts, dedup_key, expires_at, last_error, last_failed_at, reason)
-    SELECT :moved_columns, least(attempts, 2147483646) + spent, dedup_key, expires_at, coalesce(error, last_error),
+        id, :moved_columns, attempts, dedup_key, expires_at, last_error, last_failed_at, reason)
+    SELECT :dead_id, :moved_columns, least(attempts, 2147483646) + spent, dedup_key, expires_at, coalesce(error, last_error),
            CASE WHEN spent > 0 THEN clock_timestamp() ELSE last_failed_at END, reason
       FROM gone
 ), :wake_followers
@@ -292,8 +300,8 @@ WITH batch AS MATERIALIZED (
     RETURNING o.*
 ), dead AS (
     INSERT INTO :"schema".outbox_dead_letter (
-        :moved_columns, attempts, dedup_key, expires_at, last_error, last_failed_at, reason)
-    SELECT :moved_columns, attempts, dedup_key, expires_at, last_error, last_failed_at, 'expired' FROM gone
+        id, :moved_columns, attempts, dedup_key, expires_at, last_error, last_failed_at, reason)
+    SELECT :dead_id, :moved_columns, attempts, dedup_key, expires_at, last_error, last_failed_at, 'expired' FROM gone
 ), :wake_followers
 SELECT event_type FROM gone;
 

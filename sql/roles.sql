@@ -17,9 +17,11 @@ GRANT USAGE ON SCHEMA :"schema" TO :"producer", :"relay", :"scheduler", :"consum
 GRANT INSERT ON :"schema".outbox TO :"producer";
 GRANT SELECT, INSERT ON :"schema".outbox_event TO :"producer";
 
--- The relay settles what it delivered and marks what it leaves behind; it never inserts a message.
+-- The relay settles what it delivered and marks what it leaves behind; it never inserts a message. It looks at the dead
+-- letters only to find out whether an id is taken there.
 GRANT SELECT, UPDATE, DELETE ON :"schema".outbox TO :"relay";
-GRANT INSERT ON :"schema".outbox_archive, :"schema".outbox_dead_letter TO :"relay";
+GRANT SELECT, INSERT ON :"schema".outbox_dead_letter TO :"relay";
+GRANT INSERT ON :"schema".outbox_archive TO :"relay";
 GRANT SELECT, INSERT, UPDATE, DELETE ON :"schema".outbox_worker TO :"relay";
 GRANT SELECT ON :"schema".outbox_migration TO :"relay";
 

@@ -149,16 +149,6 @@ def test_pruning_takes_a_batch_at_a_time_and_says_when_there_is_more(
     assert not chore.unfinished
 
 
-def test_a_delivered_row_leaves_the_outbox_though_the_archive_has_its_id(store: Store) -> None:
-    (row_id,) = insert_rows(store.connection, event_type="older")
-    assert store.settle([row_id], archive=True) == [row_id]
-    store.connection.execute("TRUNCATE outbox RESTART IDENTITY")
-    store.connection.execute("SELECT setval(pg_get_serial_sequence('outbox', 'id'), %s, false)", [row_id])
-    assert insert_rows(store.connection, event_type="newer") == [row_id]
-    assert store.settle([row_id], archive=True) == [row_id]
-    assert query(store.connection, "SELECT event_type FROM outbox_archive WHERE id = %s", row_id) == ["older"]
-
-
 def test_a_service_that_died_is_forgotten_after_a_day(store: Store) -> None:
     for name in ("living", "dead"):
         store.worker_seen(kind="relay", name=name, role="active", version="1", host="h", pid=1)

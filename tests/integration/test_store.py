@@ -1,0 +1,147 @@
+"""The store on a real server, where the table is not as it should be: ids that are taken, and deadlocks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import psycopg
+import pytest
+
+from outbox.errors import DatabaseError
+from outbox.store import DEADLOCK, Burial, Store
+from tests.fixtures.database import Database
+from tests.fixtures.rows import emptied, ids_in, insert_rows, query, scratch_database, store_of
+from tests.fixtures.waiting import wait_for
+
+LOCKED = "SELECT 1 FROM outbox WHERE id = %s FOR UPDATE"
+
+
+@pytest.fixture(scope="module")
+def scratch(template_database: Database) -> Iterator[Database]:
+    with scratch_database(template_database) as database:
+        yield database
+
+
+@pytest.fixture
+def store(scratch: Database) -> Iterator[Store]:
+    with store_of(scratch) as store:
+        yield emptied(store)
+
+
+# -- ids that are taken -----------------------------------------------------------------------------------------------
+
+
+def restart_at(store: Store, row_id: int) -> None:
+    """As TRUNCATE outbox RESTART IDENTITY does, and as far as the test needs it."""
+    store.connection.execute("TRUNCATE outbox")
+    store.connection.execute("SELECT setval(pg_get_serial_sequence('outbox', 'id'), %s, false)", [row_id])
+
+
+def test_a_delivered_row_leaves_the_outbox_though_the_archive_has_its_id(store: Store) -> None:
+    (row_id,) = insert_rows(store.connection, event_type="older")
+    assert store.settle([row_id], archive=True) == [row_id]
+    restart_at(store, row_id)
+    assert insert_rows(store.connection, event_type="newer") == [row_id]
+    assert store.settle([row_id], archive=True) == [row_id]
+    assert query(store.connection, "SELECT event_type FROM outbox_archive WHERE id = %s", row_id) == ["older"]
+
+
+def dead_letters(store: Store) -> dict[int, str]:
+    return dict(store.connection.execute("SELECT id, event_type FROM outbox_dead_letter ORDER BY id").fetchall())
+
+
+def test_a_row_is_buried_though_a_dead_letter_has_its_id(store: Store) -> None:
+    older = insert_rows(store.connection, 2, event_type="older")
+    assert store.bury([Burial(each, "rejected", "no", 1) for each in older]) == older
+    restart_at(store, older[0])
+    newer = insert_rows(store.connection, 4, event_type="newer")
+    assert newer[:2] == older
+    assert store.bury([Burial(each, "rejected", "no", 1) for each in newer]) == newer
+    assert ids_in(store.connection) == []
+    first, last = older[0], newer[-1]
+    assert dead_letters(store) == {
+        **dict.fromkeys(older, "older"),
+        **dict.fromkeys(range(first + 2, last + 1), "newer"),  # under their own ids
+        **dict.fromkeys((last + 1, last + 2), "newer"),  # under ids that nobody had
+    }
+
+
+def test_a_row_expires_though_a_dead_letter_has_its_id(store: Store) -> None:
+    (row_id,) = insert_rows(store.connection, event_type="older")
+    assert store.bury([Burial(row_id, "rejected", "no", 1)]) == [row_id]
+    restart_at(store, row_id)
+    insert_rows(store.connection, event_type="newer")
+    store.connection.execute("UPDATE outbox SET expires_at = now(), owner = 'scheduler'")
+    assert store.expire(batch_size=10) == ["newer"]
+    assert dead_letters(store) == {row_id: "older", row_id + 1: "newer"}
+
+
+def test_a_replayed_dead_letter_and_its_namesake_both_go_out(store: Store) -> None:
+    (row_id,) = insert_rows(store.connection, event_type="older")
+    store.bury([Burial(row_id, "rejected", "no", 1)])
+    restart_at(store, row_id)
+    insert_rows(store.connection, event_type="newer")
+    store.bury([Burial(row_id, "rejected", "no", 1)])
+    assert store.replay_dead([row_id, row_id + 1]) == (2, 2)
+    assert query(store.connection, "SELECT event_type FROM outbox ORDER BY event_type") == ["newer", "older"]
+    assert dead_letters(store) == {}
+
+
+# -- deadlocks --------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def rival(scratch: Database) -> Iterator[psycopg.Connection[Any]]:
+    """Another session with a transaction; in a deadlock it is never the one to be ended."""
+    with scratch.connect() as connection:
+        connection.execute("SET deadlock_timeout = '1min'")
+        connection.autocommit = False
+        yield connection
+        connection.rollback()
+
+
+def waits_for_a_lock(database: Database, pid: int) -> bool:
+    with database.connect() as connection:
+        question = "SELECT wait_event_type = 'Lock' FROM pg_stat_activity WHERE pid = %s"
+        return bool(query(connection, question, pid)[0])
+
+
+def in_each_others_way(scratch: Database, store: Store, rival: psycopg.Connection[Any], ids: list[int]) -> None:
+    """The rival has the second row and wants the first; the store, which settles both, waits for the second."""
+    wait_for(lambda: waits_for_a_lock(scratch, store.connection.info.backend_pid), message="the store never waited")
+    rival.execute(LOCKED, [ids[0]])
+
+
+def test_the_victim_of_a_deadlock_tries_again(scratch: Database, store: Store, rival: psycopg.Connection[Any]) -> None:
+    store.connection.execute("SET deadlock_timeout = '1s'")
+    ids = insert_rows(store.connection, 2)
+    rival.execute(LOCKED, [ids[1]])
+    with ThreadPoolExecutor(1) as pool:
+        settled = pool.submit(store.settle, ids)
+        in_each_others_way(scratch, store, rival, ids)  # returns when the store has been ended and tries again
+        rival.rollback()
+        assert sorted(settled.result(timeout=30)) == ids
+    assert ids_in(store.connection) == []
+
+
+def test_in_a_transaction_of_the_callers_a_deadlock_is_an_error(
+    scratch: Database, store: Store, rival: psycopg.Connection[Any]
+) -> None:
+    store.connection.execute("SET deadlock_timeout = '1s'")
+    ids = insert_rows(store.connection, 2)
+    rival.execute(LOCKED, [ids[1]])
+
+    def settle() -> list[int]:
+        with store.connection.transaction():
+            return store.settle(ids)
+
+    with ThreadPoolExecutor(1) as pool:
+        settled = pool.submit(settle)
+        in_each_others_way(scratch, store, rival, ids)
+        with pytest.raises(DatabaseError, match="deadlock") as caught:
+            settled.result(timeout=30)
+        assert caught.value.sqlstate == DEADLOCK
+    rival.rollback()
+    assert ids_in(store.connection) == ids
