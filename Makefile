@@ -34,6 +34,7 @@ test: $(READY) ## Run all tests against real PostgreSQL, RabbitMQ and Valkey
 	@$(BIN)/python -m outbox.embedded.rabbitmq --install || echo "tests that need RabbitMQ will be skipped"
 	@$(BIN)/python -m tests.fixtures.browser --install || echo "tests that need a browser will be skipped"
 	@$(BIN)/python -m tests.fixtures.promtool --install || echo "the test of the alert rules will be skipped"
+	@$(BIN)/python -m tests.fixtures.postgres_versions --install || echo "tests of other PostgreSQL versions will be skipped"
 	@mkdir -p .run
 	@$(BIN)/python -m pytest --basetemp=.run/pytest -n 4 --dist worksteal
 

@@ -3,9 +3,9 @@ latency_p50_vs_direct, latency_p99_vs_direct: from the start of INSERT and commi
 over a direct publish of the same messages, each confirmed before the next, to the same consumer.
 
 The consumer is a process of its own and of the same kind on both paths; times are taken by the clock that all processes
-of the machine share. Several producers, each a thread with a connection, make up the rate together, as many on both
-paths: one connection cannot, where a commit waits for the disk. If they cannot keep the rate either, the figures say
-so. Lateness before the send is not part of a latency.
+of the machine share. As many producers as it takes, each a thread with a connection and as many on both paths, make up
+the rate together: one with files in memory, several where a commit waits for a disk. If they cannot keep the rate
+either, the figures say so. Lateness before the send is not part of a latency.
 
 A message is one INSERT that commits by itself. An application's BEGIN and its other statements are not measured: they
 come before the message, and are the same without an outbox.
@@ -19,11 +19,12 @@ than everything else together, and the figure would tell about the disk. What it
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import partial
+from itertools import count
 from typing import Any, Final, NamedTuple
 
 import amqp
@@ -41,7 +42,8 @@ from producer import Outbox
 
 QUEUE = "bench-latency"
 WARM_UP_SECONDS = 1.0
-PRODUCERS = 4
+PRODUCERS_IN_MEMORY = 1
+PRODUCERS_ON_DISK = 4
 SHARES: Final = {"p50": 0.5, "p99": 0.99}
 
 Send = Callable[[int], None]
@@ -49,13 +51,16 @@ Connect = Callable[[], AbstractContextManager[Send]]
 
 
 def measure(stage: Stage, scale: Scale, figures: Figures) -> None:
-    on_disk = Comparison.on(stage, scale, scale.latency_rounds_on_disk)
     parent = memory_directory()
-    if parent is None:
-        best, remarks = on_disk, ["files on disk: there is no tmpfs with room"]
-    else:
+    rounds_on_disk = scale.rounds if parent is None else scale.latency_rounds_on_disk
+    on_disk = Comparison.on(stage, scale, rounds_on_disk, PRODUCERS_ON_DISK) if rounds_on_disk else None
+    remarks = []
+    if parent is not None:
         with Stage(parent) as stage_in_memory:
-            best, remarks = Comparison.on(stage_in_memory, scale, scale.rounds), []
+            best = Comparison.on(stage_in_memory, scale, scale.rounds, PRODUCERS_IN_MEMORY)
+    else:
+        assert on_disk is not None
+        best, remarks = on_disk, ["files on disk: there is no tmpfs with room"]
     if (rate := best.lowest_rate) < 0.9 * scale.latency_rate:
         remarks.append(f"only {rate:.0f} messages per second were reached")
     for name, share in SHARES.items():
@@ -65,7 +70,7 @@ def measure(stage: Stage, scale: Scale, figures: Figures) -> None:
         "wanted_rate": scale.latency_rate,
         "files": "on disk" if parent is None else f"in memory ({parent})",
         **best.as_dict(),
-        "on_disk": on_disk.as_dict(),
+        "on_disk": on_disk and on_disk.as_dict(),
     }
 
 
@@ -73,13 +78,14 @@ def measure(stage: Stage, scale: Scale, figures: Figures) -> None:
 class Comparison:
     """Both paths in turn, on the same servers."""
 
+    producers: int
     through: list[Run]
     direct: list[Run]
 
     @classmethod
-    def on(cls, stage: Stage, scale: Scale, rounds: int) -> Comparison:
+    def on(cls, stage: Stage, scale: Scale, rounds: int, producers: int) -> Comparison:
         url = stage.rabbitmq.url
-        comparison = cls([], [])
+        comparison = cls(producers, [], [])
         declare_queue(url, QUEUE)
         with stage.outbox() as database, stage.relay(database):
             ways: tuple[tuple[Connect, list[Run]], ...] = (
@@ -87,10 +93,10 @@ class Comparison:
                 (partial(_directly, url), comparison.direct),
             )
             for connect, _ in ways:
-                Run.of(url, connect, scale.latency_rate, WARM_UP_SECONDS)
+                Run.of(url, connect, producers, scale.latency_rate, WARM_UP_SECONDS)
             for _ in range(rounds):
                 for connect, runs in ways:
-                    runs.append(Run.of(url, connect, scale.latency_rate, scale.latency_seconds))
+                    runs.append(Run.of(url, connect, producers, scale.latency_rate, scale.latency_seconds))
         delete_queue(url, QUEUE)
         return comparison
 
@@ -104,6 +110,7 @@ class Comparison:
 
     def as_dict(self) -> dict[str, Any]:
         return {
+            "producers": self.producers,
             "ratios": {name: round(self.ratio(share), 3) for name, share in SHARES.items()},
             "outbox": [run.as_dict() for run in self.through],
             "direct": [run.as_dict() for run in self.direct],
@@ -130,11 +137,14 @@ class Run:
         self.rate = len(calls) / ((max(started) - min(started)) / 1e9)
 
     @classmethod
-    def of(cls, url: str, connect: Connect, rate: float, seconds: float) -> Run:
+    def of(cls, url: str, connect: Connect, producers: int, rate: float, seconds: float) -> Run:
         """Send at this rate for so long."""
         with consuming(url, QUEUE) as consumer:
-            with ThreadPoolExecutor(PRODUCERS) as pool:
-                works = [pool.submit(_produce, connect, first, rate, seconds) for first in range(PRODUCERS)]
+            with ThreadPoolExecutor(producers) as pool:
+                works = [
+                    pool.submit(_produce, connect, count(first, producers), rate / producers, seconds)
+                    for first in range(producers)
+                ]
                 calls = [call for work in works for call in work.result()]
             with connect() as send:
                 send(LAST)
@@ -156,11 +166,10 @@ class Run:
         }
 
 
-def _produce(connect: Connect, first: int, rate: float, seconds: float) -> list[Call]:
+def _produce(connect: Connect, numbers: Iterable[int], rate: float, seconds: float) -> list[Call]:
     calls = []
     with connect() as send:
-        for turn in paced(rate / PRODUCERS, seconds):
-            number = first + turn * PRODUCERS
+        for number, _ in zip(numbers, paced(rate, seconds), strict=False):
             started = time.monotonic_ns()
             send(number)
             calls.append(Call(number, started, time.monotonic_ns()))

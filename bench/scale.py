@@ -16,6 +16,7 @@ class Scale:
     latency_rate: int
     latency_seconds: float
     latency_rounds_on_disk: int
+    """With files on a disk: for the raw figures only, unless there is no memory for them."""
     bulk_messages: int
     bulk_rounds: int
     claim_rows_small: int
@@ -64,19 +65,19 @@ QUICK = Scale(
     relay_rows=10_000,
     latency_rate=1_000,
     latency_seconds=2,
-    latency_rounds_on_disk=1,
+    latency_rounds_on_disk=0,
     bulk_messages=1_000,
     bulk_rounds=7,
     claim_rows_small=10_000,
     claim_rows_large=50_000,
     memory_rows=30_000,
     outage_rate=500,
-    outage_seconds=6,
-    peer_rows=500,
+    outage_seconds=5,
+    peer_rows=400,
     scheduler_rows=5_000,
     enqueue_calls=200,
     decode_rows=20_000,
-    debezium_warm_up_readings=4,
+    debezium_warm_up_readings=3,
     worker_messages=5_000,
     part_seconds=120,
 )

@@ -22,8 +22,7 @@ from __future__ import annotations
 import select
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from functools import partial
 
 from outbox.backoff import reconnect_delay
@@ -95,23 +94,31 @@ class Courier:
             self._trouble.inbox.put(messages)
         else:
             self._queue += messages
-            with self._handing_over_trouble():
+            outage: BrokerOutage | None = None
+            try:
                 self._send()
                 if self._publisher.ready:
                     self._on_outcomes(self._publisher.arrived())
+            except BrokerOutage as error:
+                outage = error
+            self._hand_over_trouble(outage)
 
     def collect(self, *, ready: bool) -> None:
         """Report what became of messages, and send what waits: if select() says that it is `ready`, or now and then."""
         now = time.monotonic()
         if self._in_trouble or not (ready or now >= self._heartbeat_due):
             return
-        with self._handing_over_trouble():
+        outage: BrokerOutage | None = None
+        try:
             if now >= self._heartbeat_due:
                 self._heartbeat_due = now + TICK_SECONDS
                 self._publisher.heartbeat()
             if outcomes := self._publisher.arrived():
                 self._on_outcomes(outcomes)
             self._send()
+        except BrokerOutage as error:
+            outage = error
+        self._hand_over_trouble(outage)
 
     def fileno(self) -> int | None:
         """For select(); None while there is nothing to wait for."""
@@ -134,14 +141,9 @@ class Courier:
             self._publisher.publish(batch, self._now())
             self._after_publish()
 
-    @contextmanager
-    def _handing_over_trouble(self) -> Iterator[None]:
+    def _hand_over_trouble(self, outage: BrokerOutage | None) -> None:
+        """If there is any: an outage, or whatever else can take time."""
         publisher = self._publisher
-        outage: BrokerOutage | None = None
-        try:
-            yield
-        except BrokerOutage as error:
-            outage = error
         unsendable = bool(self._queue) and not publisher.wants_write
         if outage is not None or unsendable or publisher.troubled or publisher.blocked is not None:
             self._in_trouble = True

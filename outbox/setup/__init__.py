@@ -14,9 +14,10 @@ from outbox.setup.facts import (
     handover_seconds,
     publication_problem,
     read_facts,
+    server_state,
     slot_state,
 )
-from outbox.setup.plan import Step, Target, as_script, plan_setup, plan_teardown, slot_problem
+from outbox.setup.plan import Step, Target, as_script, plan_setup, plan_teardown, slot_problem, too_old
 
 __all__ = [
     "Facts",
@@ -34,6 +35,8 @@ __all__ = [
     "plan_teardown",
     "publication_problem",
     "read_facts",
+    "server_state",
     "slot_problem",
     "slot_state",
+    "too_old",
 ]

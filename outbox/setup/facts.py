@@ -113,6 +113,12 @@ def read_facts(store: Store, *, publication: str, slot: str) -> Facts:
     )
 
 
+def server_state(store: Store) -> tuple[int, bool]:
+    """The server's version, as server_version_num, and whether it is a standby."""
+    server = _rows(store, "server_facts")[0]
+    return server[0], server[4]
+
+
 def applied_migrations(store: Store) -> frozenset[int]:
     """The versions that the schema has; none where it has no outbox."""
     schema = store.queries.schema

@@ -74,6 +74,13 @@ def plan_teardown(facts: Facts, target: Target, *, drop_tables: bool) -> list[St
     return [_drop_slot(facts, target), _drop_publication(facts, target), _drop_tables(facts, target, drop_tables)]
 
 
+def too_old(server_version: int) -> str | None:
+    """Why no outbox can be on a server of this version (server_version_num); None when it can."""
+    if server_version < OLDEST_SERVER * 10000:
+        return f"PostgreSQL {server_version // 10000} is too old: {OLDEST_SERVER} or newer is needed"
+    return None
+
+
 def slot_problem(slot: SlotState, database: str) -> str | None:
     """Why the slot is not one that this outbox can ever read from; slots are shared by all databases of a server."""
     if slot.database != database:
@@ -96,8 +103,7 @@ def as_script(steps: Iterable[Step]) -> str:
 
 
 def _obstacles(facts: Facts, target: Target, migrations: list[Migration]) -> Iterable[str | None]:
-    if facts.server_version < OLDEST_SERVER * 10000:
-        yield f"PostgreSQL {facts.server_version // 10000} is too old: {OLDEST_SERVER} or newer is needed"
+    yield too_old(facts.server_version)
     if facts.in_recovery:
         yield "this server is a standby: run set-up on the primary"
     if facts.tables and "outbox_migration" not in facts.tables:

@@ -16,7 +16,6 @@ knows; this module asks neither the database nor the broker.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections import Counter as Tally
 from collections.abc import Callable, Collection, Iterable, Sequence
 from fnmatch import fnmatchcase
 from functools import lru_cache
@@ -33,6 +32,8 @@ from outbox.message import Message
 
 MAX_LABEL_VALUES = 100
 MAX_LABEL_LENGTH = 120
+LABELS_REMEMBERED = 4 * MAX_LABEL_VALUES
+"""Values whose label is known without looking again: more than there are labels, for those that share OTHER."""
 OTHER = "other"
 
 DEAD_LETTER_REASONS = ("max attempts", "expired", "rejected", "undecodable")
@@ -157,16 +158,21 @@ class Metrics:
         for reason in DEAD_LETTER_REASONS:
             self._dead_lettered.labels(reason, OTHER)
         self._enqueued.labels(OTHER)
+        # Looking a series up by its labels costs more than counting.
+        self._enqueued_of = lru_cache(LABELS_REMEMBERED)(lambda each: self._enqueued.labels(self._type_label(each)))
+        self._published_to = lru_cache(LABELS_REMEMBERED)(
+            lambda each: self._published.labels(service, self._destination_label(each))
+        )
 
     def enqueued(self, types: Iterable[str]) -> None:
         """Messages were read from the WAL: the type of each."""
-        for event_type, count in Tally(types).items():
-            self._enqueued.labels(self._type_label(event_type)).inc(count)
+        for event_type, count in _tally(types).items():
+            self._enqueued_of(event_type).inc(count)
 
     def published(self, destinations: Iterable[str]) -> None:
         """Messages were confirmed by the broker: the destination of each (see `destination`)."""
-        for name, count in Tally(destinations).items():
-            self._published.labels(self._service, self._destination_label(name)).inc(count)
+        for name, count in _tally(destinations).items():
+            self._published_to(name).inc(count)
 
     def failed(self, failure: Failure, count: int = 1) -> None:
         self._failures.labels(self._service, str(failure.kind), failure.error).inc(count)
@@ -261,13 +267,21 @@ class StatusGauge:
         return [family]
 
 
+def _tally(values: Iterable[str]) -> dict[str, int]:
+    """As collections.Counter, which takes far longer for a handful."""
+    counts: dict[str, int] = {}
+    for value in values:
+        counts[value] = counts.get(value, 0) + 1
+    return counts
+
+
 def _bounded_label(globs: Collection[str] | None = None) -> Callable[[str], str]:
     """From a value to its label: the value itself if it matches a glob (no globs given: any value) and came early."""
     given: set[str] = set()
     lock = Lock()
 
     # The cache is bounded as well: types that do not match may be without number.
-    @lru_cache(maxsize=4 * MAX_LABEL_VALUES)
+    @lru_cache(maxsize=LABELS_REMEMBERED)
     def label(value: str) -> str:
         if globs is not None and not any(fnmatchcase(value, glob) for glob in globs):
             return OTHER
