@@ -24,7 +24,7 @@ from outbox.delivery.publisher import Publisher, open_publisher
 from outbox.errors import DatabaseError, ReplicationError, SetupError
 from outbox.presence import INTERVAL_SECONDS, Presence
 from outbox.settings import RelaySettings
-from outbox.setup import applied_migrations, handover_seconds, publication_problem, server_state, slot_state, too_old
+from outbox.setup import applied_migrations, handover_seconds, publication_problem, server_problem, slot_state
 from outbox.shutdown import Shutdown
 from outbox.sqlfiles import migrations
 from outbox.store import Store, connect
@@ -144,11 +144,8 @@ class Relay:
 
     def _check(self, store: Store) -> None:
         schema, publication = self._settings.schema_name, self._settings.publication
-        version, in_recovery = server_state(store)
-        if problem := too_old(version):
+        if problem := server_problem(store):
             raise SetupError(problem)
-        if in_recovery:  # which from PostgreSQL 16 on would let us make a slot, but never settle
-            raise SetupError("this server is a standby: point database_url at the primary")
         if {migration.version for migration in migrations()} - applied_migrations(store):
             raise SetupError(f"the schema {schema} has no outbox, or an older one: run `outbox setup`")
         if problem := publication_problem(store, schema, publication):

@@ -21,8 +21,11 @@ from outbox.mailbox import Mailbox
 from outbox.store import Burial, Refusal, Store
 
 BATCH = 1000
-GATHER_SECONDS = 0.01
-"""How long rows are gathered for one statement: every commit of ours waits for the disk that the application's need."""
+GATHER_SECONDS = 0.05
+"""
+How long rows are gathered for one statement. Nothing waits for it, and every commit of ours takes the processor and the
+disk that the application's need. A relay that is killed sends again what it had gathered.
+"""
 UNSEEN_RETRY_SECONDS = 0.05
 
 

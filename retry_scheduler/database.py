@@ -1,7 +1,7 @@
 """
 The scheduler's database connection: opened once, and again whenever it is lost, with jittered backoff.
 
-Opening also looks whether the tables are there, so that a wrong database is an error in one line.
+Opening also looks whether the server will do and the tables are there: a wrong database is an error in one line.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import psycopg
 from outbox.backoff import reconnect_delay
 from outbox.errors import DatabaseError, SetupError
 from outbox.settings import SchedulerSettings
+from outbox.setup import server_problem
 from outbox.store import Store, connect
 from outbox.telemetry.logs import get_logger
 
@@ -49,6 +50,8 @@ class Database:
         )
         store = Store(connection, settings.schema_name)
         try:
+            if problem := server_problem(store):
+                raise SetupError(problem)
             store.next_due()
         except DatabaseError as error:
             connection.close()

@@ -29,6 +29,8 @@ def command(config: str | None, drop_tables: bool, yes: bool, dry_run: bool, **f
     with connect(settings.database_dsn, application_name="outbox teardown") as connection:
         store = Store(connection, target.schema)
         facts = read_facts(store, publication=target.publication, slot=target.slot)
+        if facts.in_recovery:
+            raise SetupError("this server is a standby: run teardown on the primary")
         plan = plan_teardown(facts, target, drop_tables=drop_tables)
         if dry_run:
             click.echo(as_script(plan), nl=False)

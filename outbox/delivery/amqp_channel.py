@@ -71,8 +71,7 @@ class PublishChannel:
         self._last_tag = 0
         # (last tag, time of sending) of each batch: a time per message would cost more than it tells.
         self._batches: deque[tuple[int, float]] = deque()
-        self._channel = link.open_confirm_channel()
-        self._channel.events["basic_ack"].add(self._on_ack)
+        self._channel = link.open_confirm_channel(self._on_ack)
         self._channel.events["basic_nack"].add(self._on_nack)
         self._channel.events["basic_return"].add(self._on_return)
         self._number: int = self._channel.channel_id

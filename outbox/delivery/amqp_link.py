@@ -9,6 +9,7 @@ py-amqp does the protocol. What is different here is when bytes move:
 - incoming frames are read as far as they have arrived (`read`), in large pieces, where py-amqp asks the socket three
   times for each frame. After `read` no complete frame is left in any buffer, neither py-amqp's nor TLS's, so that
   waiting for the socket to become readable misses nothing;
+- a confirm, which nearly every incoming frame is, goes straight to whom it concerns;
 - where py-amqp itself waits for an answer or for room, the wait is bounded (`limit_waits`).
 
 A channel that the broker closes is not reopened in the middle of reading, as py-amqp would: `ConfirmChannel` notes the
@@ -24,6 +25,7 @@ import ssl
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
+from struct import Struct
 from time import monotonic
 from typing import Any
 
@@ -38,6 +40,11 @@ from outbox.failures import outage
 READ_BYTES = 4096
 CLOSE_SECONDS = 1.0
 _NOT_NOW = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
+_METHOD_FRAME = 1
+_BASIC_ACK = Struct(">HH").pack(*spec.Basic.Ack)
+_ACK_ARGUMENTS = Struct(">QB")  # the tag, and whether all before it are meant too
+
+OnAck = Callable[[int, bool], None]
 
 
 class ConfirmChannel(pyamqp.Channel):  # type: ignore[misc]  # untyped
@@ -90,6 +97,7 @@ class Link:
         # Taken once: py-amqp's attributes of the same names would silently connect again after a loss.
         self._transport = self._connection.transport
         self._dispatch: Callable[[Any], Any] = self._connection.on_inbound_frame
+        self._on_ack: dict[int, OnAck] = {}
         self._socket = self._transport.sock
         self._socket.settimeout(0)
         self._over_tls = isinstance(self._socket, ssl.SSLSocket)
@@ -163,7 +171,13 @@ class Link:
             loss = error
         self._may_wait, self._emptied = True, False
         for frame in frames:
-            self._dispatch(frame)
+            kind, channel, payload = frame
+            if kind == _METHOD_FRAME and channel in self._on_ack and payload.startswith(_BASIC_ACK):
+                self._connection.bytes_recv += 1  # a sign of life, as py-amqp counts them
+                tag, multiple = _ACK_ARGUMENTS.unpack_from(payload, len(_BASIC_ACK))
+                self._on_ack[channel](tag, bool(multiple))
+            else:
+                self._dispatch(frame)
         if loss is not None:
             raise loss
 
@@ -171,10 +185,12 @@ class Link:
         """Until something arrives, or what is unsent can be sent."""
         self._poll(select.POLLIN | (select.POLLOUT if self._unsent else 0), timeout_seconds)
 
-    def open_confirm_channel(self) -> ConfirmChannel:
+    def open_confirm_channel(self, on_ack: OnAck) -> ConfirmChannel:
         channel = ConfirmChannel(self._connection)
         channel.open()
         channel.confirm_select()
+        self._on_ack[channel.channel_id] = on_ack
+        channel.events["basic_ack"].add(on_ack)  # for what arrives while py-amqp itself waits for something
         return channel
 
     def open_channel(self) -> Any:
@@ -183,6 +199,7 @@ class Link:
 
     def confirm_close(self, channel: ConfirmChannel) -> None:
         """Answer the broker's close of a channel, which frees the channel's number."""
+        self._on_ack.pop(channel.channel_id, None)
         channel.send_method(spec.Channel.CloseOk)
         channel.collect()
 

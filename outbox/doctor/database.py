@@ -38,6 +38,8 @@ class DatabaseCheck:
 
     def findings(self) -> Iterator[Finding]:
         yield server.check_version(self._server)
+        if self._server.in_recovery:
+            return  # all the rest is to be asked of the primary
         yield from self._replication()
         yield self._migrations()
         if self._vacuum:

@@ -7,8 +7,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from outbox.doctor.finding import Finding, failed, ok, warning
-from outbox.setup.facts import SlotState
-from outbox.setup.plan import OLDEST_SERVER
+from outbox.setup.facts import OLDEST_SERVER, SlotState
 
 RESTART = "and restart PostgreSQL"
 LEAST_TIMEOUT_INTERVALS = 3

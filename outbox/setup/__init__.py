@@ -14,10 +14,10 @@ from outbox.setup.facts import (
     handover_seconds,
     publication_problem,
     read_facts,
-    server_state,
+    server_problem,
     slot_state,
 )
-from outbox.setup.plan import Step, Target, as_script, plan_setup, plan_teardown, slot_problem, too_old
+from outbox.setup.plan import Step, Target, as_script, plan_setup, plan_teardown, slot_problem
 
 __all__ = [
     "Facts",
@@ -35,8 +35,7 @@ __all__ = [
     "plan_teardown",
     "publication_problem",
     "read_facts",
-    "server_state",
+    "server_problem",
     "slot_problem",
     "slot_state",
-    "too_old",
 ]

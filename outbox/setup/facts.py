@@ -10,6 +10,8 @@ from typing import Any, NamedTuple
 from outbox.errors import DatabaseError, SetupError
 from outbox.store import Store, database_errors
 
+OLDEST_SERVER = 14
+
 
 class PublicationShape(NamedTuple):
     """What a publication publishes."""
@@ -113,10 +115,19 @@ def read_facts(store: Store, *, publication: str, slot: str) -> Facts:
     )
 
 
-def server_state(store: Store) -> tuple[int, bool]:
-    """The server's version, as server_version_num, and whether it is a standby."""
+def server_problem(store: Store) -> str | None:
+    """Why neither service can work on this server; None when both can."""
     server = _rows(store, "server_facts")[0]
-    return server[0], server[4]
+    if server[4]:  # from PostgreSQL 16 on it would let a relay make a slot, but never settle
+        return "this server is a standby: point database_url at the primary"
+    return too_old(server[0])
+
+
+def too_old(server_version: int) -> str | None:
+    """Why no outbox can be on a server of this version (server_version_num); None when it can."""
+    if server_version < OLDEST_SERVER * 10000:
+        return f"PostgreSQL {server_version // 10000} is too old: {OLDEST_SERVER} or newer is needed"
+    return None
 
 
 def applied_migrations(store: Store) -> frozenset[int]:

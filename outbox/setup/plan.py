@@ -13,10 +13,9 @@ from dataclasses import dataclass
 from typing import Literal, LiteralString
 
 from outbox.errors import SetupError
-from outbox.setup.facts import Facts, SlotState
+from outbox.setup.facts import Facts, SlotState, too_old
 from outbox.sqlfiles import Migration, script
 
-OLDEST_SERVER = 14
 FAILOVER_SERVER = 17
 REPLICATION = "a role with the REPLICATION attribute"
 
@@ -72,13 +71,6 @@ def plan_setup(facts: Facts, target: Target, migrations: Iterable[Migration]) ->
 def plan_teardown(facts: Facts, target: Target, *, drop_tables: bool) -> list[Step]:
     """The way back. Tables stay unless told otherwise; a slot or publication that is not this outbox's stays too."""
     return [_drop_slot(facts, target), _drop_publication(facts, target), _drop_tables(facts, target, drop_tables)]
-
-
-def too_old(server_version: int) -> str | None:
-    """Why no outbox can be on a server of this version (server_version_num); None when it can."""
-    if server_version < OLDEST_SERVER * 10000:
-        return f"PostgreSQL {server_version // 10000} is too old: {OLDEST_SERVER} or newer is needed"
-    return None
 
 
 def slot_problem(slot: SlotState, database: str) -> str | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -14,8 +13,10 @@ from outbox.embedded import Postgres
 from outbox.sqlfiles import script
 from tests.fixtures.broker import Broker
 from tests.fixtures.database import Database, create_outbox_database
+from tests.fixtures.postgres_versions import postgres_binaries
 from tests.fixtures.services import RunService
 from tests.fixtures.stage import Stage
+from tests.fixtures.standby import start_standby
 from tests.fixtures.waiting import wait_for
 
 
@@ -70,47 +71,26 @@ def test_a_huge_transaction_flows_through_with_flat_memory(stage: Stage, rabbit:
     assert rabbit.depth(queue) == 20_500
 
 
-def _slots(folder: str) -> list[str]:
-    return [entry.name for entry in Path(folder).iterdir()] if Path(folder).name == "pg_replslot" else []
-
-
-@pytest.mark.parametrize("failover_slot", [True, False])
+@pytest.mark.parametrize(("version", "failover_slot"), [(14, False), (17, True), (18, True), (18, False)])
 def test_after_a_promotion_the_relay_goes_on_at_the_new_primary(
     private_postgres: Callable[..., Postgres],
     run_service: RunService,
     rabbit: Broker,
-    tmp_path: Path,
+    version: int,
     failover_slot: bool,
 ) -> None:
-    primary = private_postgres(settings={"hot_standby_feedback": "on"})
-    if failover_slot and primary.version < 17:
-        pytest.skip("failover slots came with PostgreSQL 17")
+    binaries = postgres_binaries(version)
+    primary = private_postgres(binaries=binaries, settings={"hot_standby_feedback": "on"})
     database = create_outbox_database(primary.dsn())
     stage = Stage(database, run_service)
     stage.set_up(slot=False)
     stage.connection.execute("SELECT pg_create_physical_replication_slot('standby')")
     stage.connection.execute(script("setup/slot_failover.sql" if failover_slot else "setup/slot.sql", slot=stage.slot))
     stage.close()
-
-    primary.stop()
-    standby = private_postgres(
-        settings={
-            "primary_conninfo": f"host=127.0.0.1 port={primary.port} user=postgres dbname=postgres",
-            "primary_slot_name": "standby",
-            "hot_standby_feedback": "on",
-            **({"sync_replication_slots": "on"} if failover_slot else {}),
-        }
+    synchronising = {"sync_replication_slots": "on"} if failover_slot else {}
+    standby = start_standby(
+        private_postgres, primary, binaries=binaries, settings={"primary_slot_name": "standby", **synchronising}
     )
-    standby.stop()
-    shutil.rmtree(standby.data_dir)
-    # Slots are not part of a base backup.
-    shutil.copytree(primary.data_dir, standby.data_dir, ignore=lambda folder, _: _slots(folder))
-    (standby.data_dir / "standby.signal").touch()
-    for path in (standby.data_dir, *standby.data_dir.rglob("*")):
-        if standby.user is not None:
-            shutil.chown(path, *standby.user)
-    primary.start()
-    standby.start()
 
     queue = rabbit.declare_queue()
     hosts = f"postgresql://postgres@127.0.0.1:{primary.port},127.0.0.1:{standby.port}/{database.name}"
@@ -123,8 +103,14 @@ def test_after_a_promotion_the_relay_goes_on_at_the_new_primary(
     replica = Stage(Database(database.name, standby.dsn()), run_service, slot=stage.slot)
     if failover_slot:
         synchronised = "SELECT synced AND NOT temporary FROM pg_replication_slots WHERE slot_name = %s"
+
+        def is_synchronised() -> bool:
+            # The slot moves on with such records only, which the server by itself writes every 15 seconds.
+            stage.connection.execute("SELECT pg_log_standby_snapshot()")
+            return replica.connection.execute(synchronised, [stage.slot]).fetchone() == (True,)
+
         wait_for(
-            lambda: replica.connection.execute(synchronised, [stage.slot]).fetchone() == (True,),
+            is_synchronised,
             deadline_seconds=60,
             message=f"the slot does not reach the standby: {standby.log()[-500:]}",
         )
