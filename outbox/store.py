@@ -26,7 +26,7 @@ RUN_LENGTH = 100
 """How many rows of a key fall due together when its head has left."""
 
 DEADLOCK = "40P01"
-DEADLOCKS_BORNE = 5
+DEADLOCKS_BORNE = 20
 """So often a statement is made the victim of a deadlock before it is an error."""
 
 
