@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from selenium.common.exceptions import NoSuchElementException, StaleElementReferenceException
 from selenium.webdriver import Chrome
 from selenium.webdriver.common.by import By
 from selenium.webdriver.support.select import Select
@@ -74,7 +75,10 @@ def test_an_operator_finds_a_failure_and_repairs_it(browser: Chrome, address: st
         browser.get(address + path)
 
     def text() -> str:
-        return browser.find_element(By.ID, "container").text
+        try:
+            return browser.find_element(By.ID, "container").text
+        except (NoSuchElementException, StaleElementReferenceException):
+            return ""  # one page is just being replaced by the next
 
     def click(label: str) -> None:
         browser.find_element(By.LINK_TEXT, label).click()
@@ -130,7 +134,7 @@ def test_an_operator_finds_a_failure_and_repairs_it(browser: Chrome, address: st
     assert counts() == (14, 1)
 
     see("outbox/deadletter/15/change/")
-    assert "•••" in text()
+    wait_for(lambda: "•••" in text(), deadline_seconds=60)
     assert "4111" not in browser.page_source
     trouble = [entry for entry in browser.get_log("browser") if entry["level"] == "SEVERE"]  # type: ignore[no-untyped-call]
     assert [entry for entry in trouble if "favicon" not in entry["message"]] == []
