@@ -41,7 +41,7 @@ from outbox.telemetry.logs import get_logger
 
 log = get_logger(__name__)
 
-READ_LIMIT = 500
+READ_LIMIT = 1000
 """Messages of the stream that are read in one turn: feedback and events are looked at in between."""
 
 LONGEST_WAIT_SECONDS = 0.5

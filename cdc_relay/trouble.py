@@ -28,7 +28,7 @@ from outbox.telemetry.logs import get_logger
 
 log = get_logger(__name__)
 
-BATCH = 256
+BATCH = 1000
 """Messages in one write: large enough to spare system calls, small enough that confirms are read in between."""
 
 TICK_SECONDS = 1.0
