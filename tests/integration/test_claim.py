@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 import threading
 from collections import defaultdict
-from collections.abc import Iterator
 
 import pytest
 
@@ -13,21 +12,9 @@ from outbox.message import SCHEMA_VERSION
 from outbox.store import RUN_LENGTH, Burial, Refusal, Store
 from retry_scheduler.claim import FIRST_BATCH_SIZE, Claimer
 from tests.fixtures.database import Database
-from tests.fixtures.rows import emptied, ids_in, insert_rows, make_due, query, scratch_database, store_of
+from tests.fixtures.rows import ids_in, insert_rows, make_due, query, store_of
 
 LEASE = 60.0
-
-
-@pytest.fixture(scope="module")
-def scratch(template_database: Database) -> Iterator[Database]:
-    with scratch_database(template_database) as database:
-        yield database
-
-
-@pytest.fixture
-def store(scratch: Database) -> Iterator[Store]:
-    with store_of(scratch) as store:
-        yield emptied(store)
 
 
 def claim(store: Store, name: str = "s/1", batch_size: int = 100, lease_seconds: float = LEASE) -> list[int]:

@@ -25,22 +25,9 @@ from retry_scheduler.presence import ShowPresence
 from retry_scheduler.prune import Prune
 from retry_scheduler.rescue import Rescue
 from retry_scheduler.sample import Sampling
-from tests.fixtures.database import Database
-from tests.fixtures.rows import emptied, ids_in, insert_rows, query, scratch_database, store_of
+from tests.fixtures.rows import ids_in, insert_rows, query
 
 DAY = 86_400.0
-
-
-@pytest.fixture(scope="module")
-def scratch(template_database: Database) -> Iterator[Database]:
-    with scratch_database(template_database) as database:
-        yield database
-
-
-@pytest.fixture
-def store(scratch: Database) -> Iterator[Store]:
-    with store_of(scratch) as store:
-        yield emptied(store)
 
 
 def settings(**values: Any) -> SchedulerSettings:

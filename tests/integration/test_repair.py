@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 
 from outbox import dead_letters, pending, replay
@@ -13,22 +11,10 @@ from outbox.pending import Retried
 from outbox.store import Store
 from tests.fixtures.database import Database
 from tests.fixtures.repair import bury_rows
-from tests.fixtures.rows import emptied, ids_in, insert_rows, query, scratch_database, store_of
+from tests.fixtures.rows import ids_in, insert_rows, query
 
 ERROR = "Nacked: queue 'q{n}' is full"
 FULL = fingerprint("rejected", "order.placed", ERROR)
-
-
-@pytest.fixture(scope="module")
-def scratch(template_database: Database) -> Iterator[Database]:
-    with scratch_database(template_database) as database:
-        yield database
-
-
-@pytest.fixture
-def store(scratch: Database) -> Iterator[Store]:
-    with store_of(scratch) as store:
-        yield emptied(store)
 
 
 def test_a_fingerprint_selects_in_any_batches_and_pages(store: Store) -> None:

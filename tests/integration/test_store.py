@@ -12,22 +12,10 @@ import pytest
 from outbox.errors import DatabaseError
 from outbox.store import DEADLOCK, Burial, Store
 from tests.fixtures.database import Database
-from tests.fixtures.rows import emptied, ids_in, insert_rows, query, scratch_database, store_of
+from tests.fixtures.rows import ids_in, insert_rows, query
 from tests.fixtures.waiting import wait_for
 
 LOCKED = "SELECT 1 FROM outbox WHERE id = %s FOR UPDATE"
-
-
-@pytest.fixture(scope="module")
-def scratch(template_database: Database) -> Iterator[Database]:
-    with scratch_database(template_database) as database:
-        yield database
-
-
-@pytest.fixture
-def store(scratch: Database) -> Iterator[Store]:
-    with store_of(scratch) as store:
-        yield emptied(store)
 
 
 # -- ids that are taken -----------------------------------------------------------------------------------------------
