@@ -25,10 +25,12 @@ class Mailbox(Generic[T]):
     def put(self, items: Iterable[T]) -> None:
         self._items.extend(items)
         if not self._woken:
-            self._woken = True
             # A full pipe wakes just as well; a closed one has no reader left to wake.
             with contextlib.suppress(OSError):
                 self._writer.send(b"\0")
+            # Only now: a reader that came in between would find the flag but not the byte, and the byte would stay,
+            # and keep the mailbox readable.
+            self._woken = True
 
     def take(self, limit: int | None = None) -> list[T]:
         """What is there, at most `limit` of it; never waits. What is left keeps the mailbox readable."""

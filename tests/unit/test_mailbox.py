@@ -1,0 +1,85 @@
+"""Mailbox: what is put arrives, the reader is woken, and a mailbox that is empty does not look full."""
+
+from __future__ import annotations
+
+import select
+import threading
+import time
+from typing import Any
+
+import pytest
+
+from outbox.mailbox import Mailbox
+
+
+@pytest.fixture
+def mailbox() -> Any:
+    mailbox: Mailbox[int] = Mailbox()
+    yield mailbox
+    mailbox.close()
+
+
+def is_readable(mailbox: Mailbox[int]) -> bool:
+    return bool(select.select([mailbox], [], [], 0)[0])
+
+
+def test_a_put_wakes_and_a_take_empties(mailbox: Mailbox[int]) -> None:
+    mailbox.put([1, 2])
+    mailbox.put([3])
+    assert is_readable(mailbox)
+    assert mailbox.take() == [1, 2, 3]
+    assert not is_readable(mailbox)
+
+
+def test_what_a_limit_leaves_keeps_it_readable(mailbox: Mailbox[int]) -> None:
+    mailbox.put([1, 2, 3])
+    assert mailbox.take(2) == [1, 2]
+    assert is_readable(mailbox)
+    assert mailbox.take(2) == [3]
+    assert not is_readable(mailbox)
+
+
+class InBetween:
+    """A writer whose reader looks at the worst moment: when the items are there and the byte is not."""
+
+    def __init__(self, mailbox: Mailbox[int]) -> None:
+        self._mailbox = mailbox
+        self._socket = mailbox._writer
+        self.taken: list[int] = []
+
+    def send(self, data: bytes) -> int:
+        self.taken += self._mailbox.take()
+        return self._socket.send(data)
+
+    def close(self) -> None:
+        self._socket.close()
+
+
+def test_a_look_in_the_middle_of_a_put_leaves_no_byte_behind_that_wakes_forever(mailbox: Mailbox[int]) -> None:
+    writer = InBetween(mailbox)
+    mailbox._writer = writer  # type: ignore[assignment]
+    mailbox.put([1])
+    assert writer.taken == [1]
+    assert mailbox.take() == []  # one wake-up too many is all that it costs
+    assert not is_readable(mailbox)
+
+
+def test_nothing_is_lost_between_two_threads_and_nobody_sleeps_on_a_full_mailbox(mailbox: Mailbox[int]) -> None:
+    count = 20_000
+
+    def write() -> None:
+        for number in range(count):
+            mailbox.put([number])
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    taken: list[int] = []
+    while len(taken) < count:
+        started = time.monotonic()
+        mailbox.wait(10)
+        assert time.monotonic() - started < 10, "asleep although something was put"
+        taken += mailbox.take(7)
+    writer.join()
+    assert taken == list(range(count))
+    mailbox.take()
+    assert not is_readable(mailbox)
