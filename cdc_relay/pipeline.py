@@ -191,6 +191,11 @@ class Pipeline:
     def unconfirmed(self) -> int:
         return len(self._unconfirmed)
 
+    @property
+    def can_wait_for_confirms(self) -> bool:
+        """Confirms are on their way, and no message waits for one."""
+        return bool(self._unconfirmed) and not self._lanes.waiting
+
     # -- steps --------------------------------------------------------------------------------------------------------
 
     def _in_time(self, message: Message, now: int) -> bool:

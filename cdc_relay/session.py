@@ -14,7 +14,6 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import NamedTuple, Protocol
 
 from cdc_relay.clock import ServerClock
 from cdc_relay.courier import Courier
@@ -25,6 +24,7 @@ from cdc_relay.report import Report
 from cdc_relay.rows import Rows
 from cdc_relay.settler import Settler
 from cdc_relay.stream import Keepalive, ReplicationStream
+from cdc_relay.wakeups import Ready, Wakeups
 from cdc_relay.window import Window
 from outbox.crash_points import crash_point
 from outbox.delivery.outcome import Outcome
@@ -44,23 +44,9 @@ log = get_logger(__name__)
 READ_LIMIT = 1000
 """Messages of the stream that are read in one turn: feedback and events are looked at in between."""
 
-LONGEST_WAIT_SECONDS = 0.5
-"""The broker wants a sign of life every few seconds, and a late confirm is to be noticed."""
-
 FORGET_BLOCKED_SECONDS = 30.0
 HAND_OVER_SECONDS = 5.0
 SALVAGE_SECONDS = 3.0
-
-
-class SupportsFileno(Protocol):
-    def fileno(self) -> int: ...
-
-
-class Ready(NamedTuple):
-    """What a wait was ended by, beside events."""
-
-    stream: bool
-    broker: bool
 
 
 class Session:
@@ -117,6 +103,7 @@ class Session:
             on_outcomes=self._resolved,
             on_shed=self._pipeline.abandon,
         )
+        self._wakeups = Wakeups(stream, self._courier, self._events, shutdown)
         self._settler = Settler(
             settling,
             archive=settings.archive,
@@ -149,7 +136,9 @@ class Session:
 
     def _turn(self) -> None:
         room = self._pipeline.window.room
-        ready = self._wait(self._status_due, reading=room > 0)
+        ready = self._wakeups.wait(
+            self._status_due, reading=room > 0, patient=room > 0 and self._pipeline.can_wait_for_confirms
+        )
         if ready.stream:
             rows = self._read(min(room, READ_LIMIT))
             self._hand_out_work()  # what is new goes out first: all that is left to do is bookkeeping, and can wait
@@ -163,24 +152,6 @@ class Session:
         self._forget_unblocked()
         if self._must_reach_broker:
             self._give_up_without_broker()
-
-    def _wait(self, deadline: float, *, reading: bool) -> Ready:
-        """For anything to do; the stream counts only if something is to be read from it."""
-        has_more = reading and self._stream.has_more
-        readable: list[SupportsFileno | int] = [self._events, self._shutdown]
-        writable: list[SupportsFileno | int] = [self._stream] if self._stream.wants_write else []
-        if reading:
-            readable.append(self._stream)
-        broker = self._courier.fileno()
-        if broker is not None:
-            readable.append(broker)
-            if self._courier.wants_write:
-                writable.append(broker)
-        left = min(deadline - time.monotonic(), LONGEST_WAIT_SECONDS)
-        to_read, to_write, _ = select.select(
-            readable, writable, [], 0.0 if has_more or self._events else max(0.0, left)
-        )
-        return Ready(stream=has_more or self._stream in to_read, broker=broker in to_read or broker in to_write)
 
     def _handle_events(self, ready: Ready) -> None:
         for event in self._events.take():
@@ -252,6 +223,7 @@ class Session:
 
     def _resolved(self, outcomes: Sequence[Outcome]) -> None:
         self._after_confirm()
+        self._wakeups.confirms_taken()
         now = self._clock.now()
         self._report.refused(outcomes)
         self._report.confirmed(self._pipeline.resolved(outcomes, now), now)
@@ -316,7 +288,7 @@ class Session:
     def _settle_until(self, deadline: float) -> None:
         self._hand_out_work()
         while len(self._pipeline.window) and time.monotonic() < deadline:
-            self._handle_events(self._wait(deadline, reading=False))
+            self._handle_events(self._wakeups.wait(deadline, reading=False))
             self._hand_out_work()
             self._feed_back()
 

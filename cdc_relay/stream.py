@@ -44,6 +44,9 @@ _UNDEFINED_OBJECT: Final = "42704"
 _READINGS_IN_VAIN: Final = 3
 _READINGS_IN_VAIN_UNENCRYPTED: Final = 1
 
+# libpq offers the socket at least this much room: a plain socket that gave less has no more, or will say so.
+_LEAST_ROOM_BYTES: Final = 8 * 1024
+
 
 # Named tuples, because there is one per message and a frozen dataclass takes three times as long to make.
 class XLogData(NamedTuple):
@@ -78,6 +81,7 @@ class ReplicationStream:
         self._unflushed = False
         encrypted = self._pgconn.ssl_in_use or self._pgconn.used_gssapi
         self._readings_in_vain = _READINGS_IN_VAIN if encrypted else _READINGS_IN_VAIN_UNENCRYPTED
+        self._little = 0 if encrypted else _LEAST_ROOM_BYTES
         self.has_more = False
         self.last_heard = time.monotonic()
 
@@ -141,7 +145,7 @@ class ReplicationStream:
         """
         items: list[XLogData | Keepalive] = []
         get_copy_data = self._pgconn.get_copy_data
-        byte_count = readings_in_vain = 0
+        byte_count = fresh_bytes = readings_in_vain = 0
         self.has_more = False
         try:
             while True:
@@ -150,15 +154,17 @@ class ReplicationStream:
                     items.append(decode_frame(frame.tobytes()))
                     readings_in_vain = 0
                     byte_count += size
+                    fresh_bytes += size
                     if len(items) >= limit or byte_count >= max_bytes:
                         self.has_more = True
                         break
                 elif size < 0:
                     raise self._end_of_stream()
-                elif readings_in_vain == self._readings_in_vain:
+                elif readings_in_vain == self._readings_in_vain or 0 < fresh_bytes < self._little:
                     break
                 else:
                     readings_in_vain += 1
+                    fresh_bytes = 0
                     self._pgconn.consume_input()
         except psycopg.Error as error:
             raise self._failure(error) from error

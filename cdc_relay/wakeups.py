@@ -1,0 +1,71 @@
+"""
+Wake-ups: what the relay's thread sleeps on, and what it finds when it wakes.
+
+Four things wake it: the stream, the broker's confirms, events from other threads, and a request to stop. Confirms need
+not wake it each: where nobody waits for one, they are taken along in a turn that something else has begun, or together
+a little later. That halves the turns of a relay that gets its messages one by one, and leaves the processor to those
+that bring them.
+"""
+
+from __future__ import annotations
+
+import select
+import time
+from typing import Any, NamedTuple
+
+from cdc_relay.courier import Courier
+from cdc_relay.stream import ReplicationStream
+from outbox.mailbox import Mailbox
+from outbox.shutdown import Shutdown
+
+LONGEST_WAIT_SECONDS = 0.5
+"""The broker wants a sign of life every few seconds, and a late confirm is to be noticed."""
+
+GATHER_SECONDS = 0.002
+"""How long confirms may lie that nobody waits for. Metrics see a confirm this much later at most."""
+
+
+class Ready(NamedTuple):
+    """What a wait was ended by, beside events."""
+
+    stream: bool
+    broker: bool
+
+
+class Wakeups:
+    def __init__(self, stream: ReplicationStream, courier: Courier, events: Mailbox[Any], shutdown: Shutdown) -> None:
+        self._stream = stream
+        self._courier = courier
+        self._events = events
+        self._always = [events.fileno(), shutdown.fileno()]
+        self._confirms_due = 0.0
+
+    def wait(self, deadline: float, *, reading: bool, patient: bool = False) -> Ready:
+        """
+        For anything to do, until the deadline at most.
+
+        reading  the stream counts: there is room for what it has
+        patient  confirms are expected, and nobody waits for them
+        """
+        stream, broker = self._stream.fileno(), self._courier.fileno()
+        has_more = reading and self._stream.has_more
+        readable = [*self._always, stream] if reading else self._always.copy()
+        writable = [stream] if self._stream.wants_write else []
+        now = time.monotonic()
+        until = min(deadline, now + LONGEST_WAIT_SECONDS)
+        gathering = patient and now < self._confirms_due
+        if gathering:
+            until = min(until, self._confirms_due)
+        elif broker is not None:
+            readable.append(broker)
+        if broker is not None and self._courier.wants_write:
+            writable.append(broker)
+        to_read, to_write, _ = select.select(
+            readable, writable, [], 0.0 if has_more or self._events else max(0.0, until - now)
+        )
+        answered = broker in to_read or broker in to_write or (gathering and time.monotonic() >= self._confirms_due)
+        return Ready(stream=has_more or stream in to_read, broker=answered)
+
+    def confirms_taken(self) -> None:
+        """More are likely to follow: they are left alone for a while. A broker that is slow is listened to."""
+        self._confirms_due = time.monotonic() + GATHER_SECONDS
