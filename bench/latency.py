@@ -2,6 +2,9 @@
 latency_p50_vs_direct, latency_p99_vs_direct: from the start of INSERT and commit to the consumer, through the relay;
 over a direct publish of the same messages, each confirmed before the next, to the same consumer.
 
+Directly means as an application would without an outbox: by kombu's Producer, with `confirm_publish`, to which Celery's
+calls come down as well. The messages are the same as the relay's, headers and properties included.
+
 The consumer is a process of its own and of the same kind on both paths; times are taken by the clock that all processes
 of the machine share. As many producers as it takes, each a thread with a connection and as many on both paths, make up
 the rate together: one with files in memory, several where a commit waits for a disk. If they cannot keep the rate
@@ -27,11 +30,11 @@ from functools import partial
 from itertools import count
 from typing import Any, Final, NamedTuple
 
-import amqp
+import kombu
 import psycopg
 
 from bench.arrivals import LAST, Arrivals, consuming
-from bench.broker import declare_queue, delete_queue, open_connection
+from bench.broker import declare_queue, delete_queue
 from bench.figures import Figures, percentile, ratio_of_medians, rounded
 from bench.machine import memory_directory
 from bench.pace import paced
@@ -197,19 +200,20 @@ def _through_the_outbox(database: OutboxDatabase) -> Iterator[Send]:
 
 @contextmanager
 def _directly(url: str) -> Iterator[Send]:
-    with open_connection(url) as connection, connection.channel() as channel:
-        channel.confirm_select()
+    with kombu.Connection(url, transport_options={"confirm_publish": True}) as connection:
+        producer = connection.Producer()
 
         def send(number: int) -> None:
-            message = amqp.Message(
+            producer.publish(
                 body(number),
-                content_type="application/json",
-                delivery_mode=2,
+                routing_key=QUEUE,
+                content_type="application/octet-stream",
+                content_encoding="binary",
+                headers={"aggregate_type": "order", "aggregate_id": str(number), **HEADERS},
+                mandatory=True,
                 message_id=str(event_id(number)),
                 type=EVENT_TYPE,
-                application_headers=HEADERS,
+                timestamp=int(time.time()),
             )
-            channel.basic_publish(message, routing_key=QUEUE, mandatory=True)
-            channel.wait(amqp.spec.Basic.Ack)
 
         yield send

@@ -42,14 +42,12 @@ class Psycopg:
     def execute(self, handle: Any, statement: Statement, parameters: Parameters, guard: Guard) -> int:
         connection = connection_of(handle)
         guard(in_transaction(connection))
-        with psycopg.Cursor(connection) as cursor:
-            return cursor.execute(statement.binary, parameters).rowcount
+        return psycopg.Cursor(connection).execute(statement.binary, parameters).rowcount
 
     def fetch(self, handle: Any, statement: Statement, parameters: Parameters, guard: Guard) -> Rows:
         connection = connection_of(handle)
         guard(in_transaction(connection))
-        with psycopg.Cursor(connection, row_factory=tuple_row) as cursor:
-            return cursor.execute(statement.binary, parameters).fetchall()
+        return psycopg.Cursor(connection, row_factory=tuple_row).execute(statement.binary, parameters).fetchall()
 
 
 class AsyncPsycopg:
@@ -61,14 +59,13 @@ class AsyncPsycopg:
     async def execute(self, handle: Any, statement: Statement, parameters: Parameters, guard: Guard) -> int:
         connection = connection_of(handle)
         guard(in_transaction(connection))
-        async with psycopg.AsyncCursor(connection) as cursor:
-            return (await cursor.execute(statement.binary, parameters)).rowcount
+        return (await psycopg.AsyncCursor(connection).execute(statement.binary, parameters)).rowcount
 
     async def fetch(self, handle: Any, statement: Statement, parameters: Parameters, guard: Guard) -> Rows:
         connection = connection_of(handle)
         guard(in_transaction(connection))
-        async with psycopg.AsyncCursor(connection, row_factory=tuple_row) as cursor:
-            return await (await cursor.execute(statement.binary, parameters)).fetchall()
+        cursor = psycopg.AsyncCursor(connection, row_factory=tuple_row)
+        return await (await cursor.execute(statement.binary, parameters)).fetchall()
 
 
 SYNC: Adapter = Psycopg()
