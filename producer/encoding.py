@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import json.encoder
+from collections.abc import Callable
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from enum import Enum
@@ -30,6 +32,8 @@ class Encoded(NamedTuple):
 
 def encode_payload(payload: Any) -> Encoded:
     """What goes into the row."""
+    if type(payload) is dict:  # nearly always
+        return Encoded(_utf8(encode_json(payload)), JSON, "utf-8")
     if isinstance(payload, str) and not isinstance(payload, Enum):
         return Encoded(_utf8(payload), TEXT, "utf-8")
     if isinstance(payload, bytes | bytearray | memoryview):
@@ -42,7 +46,7 @@ def encode_payload(payload: Any) -> Encoded:
 def encode_json(value: Any) -> str:
     """Compact JSON. NaN and infinity are refused: they are not JSON, and PostgreSQL and most consumers refuse them."""
     try:
-        return _ENCODER.encode(value)
+        return _encode(value)
     except RecursionError:
         raise ValueError("it is nested too deeply to be encoded as JSON") from None
 
@@ -83,6 +87,22 @@ def _is_pydantic_model(value: Any) -> bool:
     return hasattr(type(value), "model_dump_json") and hasattr(type(value), "model_dump")
 
 
-_ENCODER = json.JSONEncoder(
-    separators=(",", ":"), ensure_ascii=False, allow_nan=False, check_circular=True, default=_encode_other
+def quick_encoder(encoder: json.JSONEncoder) -> Callable[[Any], str]:
+    """
+    What `encoder.encode` does, in half the time for a handful of values: it sets its C encoder up for every call, which
+    is done once here. A value that contains itself is a RecursionError. Without the C encoder, `encode` itself.
+    """
+    set_up = getattr(json.encoder, "c_make_encoder", None)
+    if set_up is None:
+        return encoder.encode
+    text: Any = json.encoder.encode_basestring_ascii if encoder.ensure_ascii else json.encoder.encode_basestring
+    run = set_up(
+        *(None, encoder.default, text, encoder.indent, encoder.key_separator, encoder.item_separator),
+        *(encoder.sort_keys, encoder.skipkeys, encoder.allow_nan),
+    )
+    return lambda value: "".join(run(value, 0))
+
+
+_encode = quick_encoder(
+    json.JSONEncoder(separators=(",", ":"), ensure_ascii=False, allow_nan=False, default=_encode_other)
 )

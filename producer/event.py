@@ -66,21 +66,24 @@ class Event:
     dedup_key: str | None = None
     event_id: UUID | str | None = None
 
-    def row(self, *, exchange: str, context: Context | CurrentContext | None = None) -> Row:
+    def row(
+        self, *, exchange: str, context: Context | CurrentContext | None = None, event_id: UUID | None = None
+    ) -> Row:
         """
         The row of this event. TypeError or ValueError if it cannot be.
 
         exchange  for events that name none
         context   what travels beside the event's own headers; those win
+        event_id  where the caller has parsed or made it already
         """
-        event_id = parse_event_id(self.event_id)
+        text_id = str(parse_event_id(self.event_id) if event_id is None else event_id)
         aggregate_type, aggregate_id = split_aggregate(self.aggregate)
         payload, content_type, content_encoding = encode_payload(self.payload)
         headers: dict[str, Any] = (
             {} if aggregate_type is None else {"aggregate_type": aggregate_type, "aggregate_id": aggregate_id}
         )
         if context is not None:
-            headers.update(context.headers(event_id))
+            headers.update(context.headers(text_id))
         if self.headers:
             headers.update(self.headers)
             check_headers(self.headers)
@@ -90,7 +93,7 @@ class Event:
         if self.expires is not None:
             expires_at, expires_in_seconds = split_moment("expires", self.expires)
         return {
-            "event_id": event_id,
+            "event_id": text_id,
             "event_type": check_text("event_type", self.event_type, 1, 255),
             "aggregate_type": aggregate_type,
             "aggregate_id": aggregate_id,
@@ -129,6 +132,11 @@ class Event:
 
 def is_delayed(row: Row) -> bool:
     return row["deliver_at"] is not None or row["deliver_in_seconds"] is not None
+
+
+def can_be_copied(row: Row) -> bool:
+    """Whether the row is nothing but values: see `enqueue_copy` in sql/queries.sql."""
+    return row["dedup_key"] is row["expires_in_seconds"] is row["deliver_at"] is row["deliver_in_seconds"] is None
 
 
 def to_columns(rows: list[Row]) -> dict[str, Any]:
@@ -182,13 +190,15 @@ def split_moment(name: str, when: When | None) -> tuple[str | None, str | None]:
     return None, repr(float(seconds))
 
 
-def parse_event_id(given: Any) -> str:
-    """A UUID as PostgreSQL spells it; a new one where none is given."""
+def parse_event_id(given: Any) -> UUID:
+    """What is given; a new one where nothing is."""
     if given is None:
-        return str(uuid4())
-    if not isinstance(given, UUID | str):
+        return uuid4()
+    if isinstance(given, UUID):
+        return given
+    if not isinstance(given, str):
         raise TypeError(f"event_id is a UUID or its text, not {type(given).__qualname__}")
-    return str(given if isinstance(given, UUID) else UUID(given))
+    return UUID(given)
 
 
 def check_headers(headers: Mapping[str, Any]) -> None:

@@ -12,6 +12,8 @@ from __future__ import annotations
 import sys
 import warnings
 from collections.abc import Awaitable, Callable, Iterable, Mapping
+from functools import partial
+from operator import itemgetter
 from typing import Any, Literal, NamedTuple, TypeVar, Unpack, get_args, overload
 from uuid import UUID
 
@@ -26,10 +28,12 @@ from producer.event import (
     OrderingKey,
     Row,
     When,
+    can_be_copied,
     is_delayed,
+    parse_event_id,
     to_columns,
 )
-from producer.handles import adapter_for
+from producer.handles import Adapter, adapter_for
 from producer.handles.protocols import AsyncHandle, SyncHandle
 from producer.statement import Statement
 
@@ -90,6 +94,7 @@ class Outbox:
         self.outside_transaction = outside_transaction
         queries = Queries(schema)
         self._statements = {name: Statement(queries[name]) for name in _QUERIES}
+        self._copied_values = itemgetter(*(name.strip() for name in queries["enqueued_columns"].split(",")))
 
     @overload
     def publish(
@@ -133,6 +138,7 @@ class Outbox:
         dedup_key      at most one pending message per key
         event_id       the identity of the message; a random UUID by default
         """
+        identity = parse_event_id(event_id)
         event = Event(
             event_type=event_type,
             payload=payload,
@@ -144,9 +150,9 @@ class Outbox:
             deliver_after=deliver_after,
             expires=expires,
             dedup_key=dedup_key,
-            event_id=event_id,
         )
-        return self.enqueue_row(handle, event.row(exchange=self.exchange, context=self.context))
+        row = event.row(exchange=self.exchange, context=self.context, event_id=identity)
+        return self.enqueue_row(handle, row, identity)
 
     @overload
     def publish_many(
@@ -158,45 +164,54 @@ class Outbox:
 
     def publish_many(self, handle: Any, messages: Iterable[Event | Mapping[str, Any]]) -> Any:
         """
-        Enqueue many events, in their order, in one round trip (two, where some are delayed and some are not).
+        Enqueue many events, in their order, in a round trip or two; by COPY, where psycopg 3 and the events allow it.
 
         A message is an Event, or a mapping of its fields. Returns a BatchReceipt, or an awaitable of one.
         """
-        events = (message if isinstance(message, Event) else Event(**message) for message in messages)
+        events = [message if isinstance(message, Event) else Event(**message) for message in messages]
         context = None if self.context is None else self.context.now()
-        return self.enqueue_rows(handle, [event.row(exchange=self.exchange, context=context) for event in events])
+        event_ids = [parse_event_id(event.event_id) for event in events]
+        rows = [
+            event.row(exchange=self.exchange, context=context, event_id=event_id)
+            for event, event_id in zip(events, event_ids, strict=True)
+        ]
+        return self.enqueue_rows(handle, rows, event_ids)
 
-    def enqueue_row(self, handle: Any, row: Row) -> Any:
-        """Write one row as it is: for adapters that build their own."""
+    def enqueue_row(self, handle: Any, row: Row, event_id: UUID | None = None) -> Any:
+        """Write one row as it is: for adapters that build their own. `event_id`: the row's, where it is at hand."""
+        event_id = event_id or UUID(row["event_id"])
         adapter = adapter_for(handle)
-        statement = self._statements[_query_for(row)]
-        written = adapter.execute(handle, statement, row, self.guard)
-        event_id = UUID(row["event_id"])
+        written = adapter.execute(handle, self._statements[_query_for(row)], row, self.guard)
         if adapter.is_async:
             return _then(written, lambda count: Receipt(event_id, _is_new(row, count)))
         return Receipt(event_id, _is_new(row, written))
 
-    def enqueue_rows(self, handle: Any, rows: list[Row]) -> Any:
+    def enqueue_rows(self, handle: Any, rows: list[Row], event_ids: list[UUID] | None = None) -> Any:
         """Write many rows as they are."""
+        ids = event_ids or [UUID(row["event_id"]) for row in rows]
         adapter = adapter_for(handle)
-        event_ids = [UUID(row["event_id"]) for row in rows]
-        batches = [
-            (self._statements[name], to_columns(batch))
-            for name, batch in (
-                ("enqueue_many", [row for row in rows if not is_delayed(row)]),
-                ("enqueue_many_delayed", [row for row in rows if is_delayed(row)]),
-            )
-            if batch
-        ]
+        writes = self._writes(adapter, handle, rows)
         if adapter.is_async:
 
             async def write() -> BatchReceipt:
-                counts = [await adapter.execute(handle, *batch, self.guard) for batch in batches]
-                return BatchReceipt(event_ids, _total(counts))
+                return BatchReceipt(ids, _total([await each() for each in writes]))
 
             return write()
-        counts = [adapter.execute(handle, *batch, self.guard) for batch in batches]
-        return BatchReceipt(event_ids, _total(counts))
+        return BatchReceipt(ids, _total([each() for each in writes]))
+
+    def _writes(self, adapter: Adapter, handle: Any, rows: list[Row]) -> list[Callable[[], Any]]:
+        """What writes these rows, in order; each returns a count, or an awaitable of one."""
+        if rows and all(map(can_be_copied, rows)) and (copy := adapter.copier(handle)) is not None:
+            return [partial(copy, self._statements["enqueue_copy"], map(self._copied_values, rows), self.guard)]
+        batches = (
+            ("enqueue_many", [row for row in rows if not is_delayed(row)]),
+            ("enqueue_many_delayed", [row for row in rows if is_delayed(row)]),
+        )
+        return [
+            partial(adapter.execute, handle, self._statements[name], to_columns(batch), self.guard)
+            for name, batch in batches
+            if batch
+        ]
 
     def guard(self, in_transaction: bool) -> None:
         """Refuse or warn of what happens outside a transaction, as set."""
@@ -208,7 +223,10 @@ class Outbox:
         warnings.warn(text, OutsideTransactionWarning, stacklevel=callers_level())
 
 
-_QUERIES = ("enqueue", "enqueue_plain", "enqueue_once", "enqueue_delayed", "enqueue_many", "enqueue_many_delayed")
+_QUERIES = (
+    *("enqueue", "enqueue_plain", "enqueue_once", "enqueue_delayed"),
+    *("enqueue_many", "enqueue_many_delayed", "enqueue_copy"),
+)
 _PACKAGE = __name__.partition(".")[0]
 
 T = TypeVar("T")

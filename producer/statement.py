@@ -31,6 +31,11 @@ class Statement:
         return _PARAMETER.sub(lambda m: f"${self.names.index(m[1]) + 1}" if m[1] else "%", self.pyformat)
 
     @cached_property
+    def plain(self) -> LiteralString:
+        """For a statement without parameters, where drivers leave percent signs alone."""
+        return self.pyformat.replace("%%", "%")
+
+    @cached_property
     def names(self) -> tuple[str, ...]:
         """The parameters in the order of their numbers."""
         return tuple(dict.fromkeys(match[1] for match in _PARAMETER.finditer(self.pyformat) if match[1]))

@@ -14,14 +14,15 @@ from contextlib import AbstractContextManager, nullcontext
 from datetime import datetime
 from types import TracebackType
 from typing import Any
-from uuid import UUID
+from uuid import UUID, uuid4
 
 import kombu.utils.json
 from kombu import entity, messaging
 from kombu.utils import functional
 
 from producer.celery.declarations import Declarations
-from producer.event import Row, parse_event_id, split_moment
+from producer.encoding import quick_encoder
+from producer.event import Row, split_moment
 
 Write = Callable[[list[Row]], None]
 
@@ -31,7 +32,7 @@ _DEFAULT_EXCHANGE: Any = entity.Exchange("")
 _maybe_list: Any = functional.maybe_list
 
 # What kombu.utils.json.dumps makes anew for each call.
-_encode_json: Callable[[Any], str] = kombu.utils.json.JSONEncoder(separators=(",", ":")).encode
+_encode_json = quick_encoder(kombu.utils.json.JSONEncoder(separators=(",", ":")))
 _is_canonical_uuid = re.compile("[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}").fullmatch
 
 
@@ -186,7 +187,7 @@ def _event_id(headers: dict[str, Any], body: Any) -> str:
     try:
         return str(UUID(task_id))
     except (TypeError, ValueError, AttributeError):
-        return parse_event_id(None)
+        return str(uuid4())
 
 
 def _event_type(headers: dict[str, Any], body: Any, routing_key: str | None) -> str:

@@ -8,7 +8,7 @@ library behind it is loaded by then, because the application made the handle wit
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 from importlib import import_module
 from typing import Any, Protocol
@@ -49,6 +49,10 @@ _ADAPTERS = {
 }
 
 
+Copy = Callable[[Statement, Iterable[Sequence[Any]], Guard], Any]
+"""Runs a COPY ... FROM STDIN with these rows; the number of rows, or an awaitable of it."""
+
+
 class Adapter(Protocol):
     """How to run a statement on one kind of handle. An asynchronous adapter returns awaitables."""
 
@@ -62,6 +66,16 @@ class Adapter(Protocol):
 
     def fetch(self, handle: Any, statement: Statement, parameters: Parameters, guard: Guard) -> Any:
         """Run a statement that reads. The rows, as tuples."""
+
+    def copier(self, handle: Any) -> Copy | None:
+        """What runs COPY on it; None where that cannot be done."""
+
+
+class NoCopy:
+    """For adapters of drivers without COPY, or whose own layer would not see it."""
+
+    def copier(self, handle: Any) -> Copy | None:  # noqa: ARG002
+        return None
 
 
 Rows = Sequence[tuple[Any, ...]]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from producer.handles import Adapter, Guard, Rows
+from producer.handles import Adapter, Guard, NoCopy, Rows
 from producer.statement import Parameters, Statement
 
 
@@ -27,7 +27,7 @@ def in_transaction(connection: Any) -> bool:
     return bool(connection.in_atomic_block or not connection.get_autocommit())
 
 
-class Django:
+class Django(NoCopy):
     is_async = False
 
     def in_transaction(self, handle: Any) -> bool:

@@ -8,13 +8,15 @@ is not known before the pipeline is synchronised.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
+from functools import partial
 from typing import Any
 
 import psycopg
-from psycopg.pq import TransactionStatus
+from psycopg.pq import PipelineStatus, TransactionStatus
 from psycopg.rows import tuple_row
 
-from producer.handles import Adapter, Guard, Rows
+from producer.handles import Adapter, Copy, Guard, Rows
 from producer.statement import Parameters, Statement
 
 
@@ -33,6 +35,11 @@ def in_transaction(connection: Any) -> bool:
     )
 
 
+def can_copy(connection: Any) -> bool:
+    """A pipeline has no COPY."""
+    return bool(connection.pgconn.pipeline_status == PipelineStatus.OFF)
+
+
 class Psycopg:
     is_async = False
 
@@ -48,6 +55,19 @@ class Psycopg:
         connection = connection_of(handle)
         guard(in_transaction(connection))
         return psycopg.Cursor(connection, row_factory=tuple_row).execute(statement.binary, parameters).fetchall()
+
+    def copier(self, handle: Any) -> Copy | None:
+        connection = connection_of(handle)
+        return partial(self._copy, connection) if can_copy(connection) else None
+
+    def _copy(self, connection: Any, statement: Statement, rows: Iterable[Sequence[Any]], guard: Guard) -> int:
+        guard(in_transaction(connection))
+        cursor = psycopg.Cursor(connection)
+        with cursor.copy(statement.plain) as copy:
+            write_row = copy.write_row
+            for row in rows:
+                write_row(row)
+        return cursor.rowcount
 
 
 class AsyncPsycopg:
@@ -66,6 +86,18 @@ class AsyncPsycopg:
         guard(in_transaction(connection))
         cursor = psycopg.AsyncCursor(connection, row_factory=tuple_row)
         return await (await cursor.execute(statement.binary, parameters)).fetchall()
+
+    def copier(self, handle: Any) -> Copy | None:
+        connection = connection_of(handle)
+        return partial(self._copy, connection) if can_copy(connection) else None
+
+    async def _copy(self, connection: Any, statement: Statement, rows: Iterable[Sequence[Any]], guard: Guard) -> int:
+        guard(in_transaction(connection))
+        cursor = psycopg.AsyncCursor(connection)
+        async with cursor.copy(statement.plain) as copy:
+            for row in rows:
+                await copy.write_row(row)
+        return cursor.rowcount
 
 
 SYNC: Adapter = Psycopg()

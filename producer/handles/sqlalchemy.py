@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from producer.handles import Adapter, Guard, Rows
+from producer.handles import Adapter, Guard, NoCopy, Rows
 from producer.statement import Parameters, Statement
 
 
@@ -34,7 +34,7 @@ def run(handle: Any, statement: Statement, parameters: Parameters) -> Any:
     return connection.exec_driver_sql(statement.pyformat, dict(parameters))
 
 
-class SQLAlchemy:
+class SQLAlchemy(NoCopy):
     is_async = False
 
     def in_transaction(self, handle: Any) -> bool:
@@ -49,7 +49,7 @@ class SQLAlchemy:
         return [tuple(row) for row in run(handle, statement, parameters)]
 
 
-class AsyncSQLAlchemy:
+class AsyncSQLAlchemy(NoCopy):
     """
     SQLAlchemy's asynchronous handles run synchronous code in a greenlet: it needs no rewriting.
 

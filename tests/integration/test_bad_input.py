@@ -76,7 +76,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "a number as event_id": ({"event_id": 5}, "event_id is a UUID or its text, not int"),
 }
 
-SQL = """'); DROP TABLE outbox; -- "%s" %(event_id)s :name $1 \\' {} ¿?"""
+SQL = """'); DROP TABLE outbox; -- "%s" %(event_id)s :name $1 \\' {} ¿? \t \n \r \\N \\. \b"""
 TAKEN: dict[str, Any] = {
     "event_type": SQL,
     "payload": b"\xff\xfe\x00 no UTF-8",
@@ -111,21 +111,23 @@ def test_a_producer_is_refused_before_anything_is_written_and_what_it_may_send_i
                 await settled(EventStreams(outbox).append(handle, "s\0", [{"event_type": "e", "payload": {}}]))
             # None of it has harmed the transaction.
             await settled(outbox.publish(handle, **TAKEN))
+            await settled(outbox.publish_many(handle, [{**TAKEN, "dedup_key": None}]))
 
     asyncio.run(scenario())
     with database.connect() as connection:
         rows = connection.execute(
             sql.SQL(
                 "SELECT event_type, payload, aggregate_type, aggregate_id, exchange, routing_key, headers::text, "
-                "expires_at, dedup_key FROM {}.outbox"
+                "expires_at, dedup_key FROM {}.outbox ORDER BY id"
             ).format(sql.Identifier(SCHEMA))
         ).fetchall()
         assert connection.execute("SELECT count(*) FROM public.outbox").fetchone() == (0,)
-    ((event_type, payload, aggregate_type, aggregate_id, exchange, routing_key, headers, expires_at, dedup_key),) = rows
-    assert (event_type, payload, exchange, routing_key) == (SQL, TAKEN["payload"], SQL, TAKEN["routing_key"])
-    assert (aggregate_type, aggregate_id) == TAKEN["aggregate"]
-    assert {**json.loads(headers), **TAKEN["headers"]} == json.loads(headers)
-    assert (expires_at, dedup_key) == (TAKEN["expires"], SQL)
+    assert [row[-1] for row in rows] == [SQL, None]
+    for event_type, payload, aggregate_type, aggregate_id, exchange, routing_key, headers, expires_at, _ in rows:
+        assert (event_type, payload, exchange, routing_key) == (SQL, TAKEN["payload"], SQL, TAKEN["routing_key"])
+        assert (aggregate_type, aggregate_id) == TAKEN["aggregate"]
+        assert {**json.loads(headers), **TAKEN["headers"]} == json.loads(headers)
+        assert expires_at == TAKEN["expires"]
 
 
 # -- what is in the table, whoever wrote it ----------------------------------------------------------------------------
