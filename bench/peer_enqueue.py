@@ -1,8 +1,8 @@
 """
 enqueue_vs_django_celery_outbox: microseconds of a captured `delay()` in a Django transaction, INSERT included.
 
-Both run the same shop in processes of their own, in turn, with the same versions of Django, Celery and psycopg. The
-commit is not part of it.
+Both run the same shop in processes of their own, in turn, with the same versions of Django, Celery and psycopg. Whole
+transactions of a hundred calls are timed, so that nothing a call puts off until the commit is left out.
 """
 
 from __future__ import annotations

@@ -93,9 +93,9 @@ class Capturing:
         """A call like the last one but for its arguments."""
         result = None
         if self._moulds.knows(key):
-            producer = self.outbox.producer(self._sends_by_itself)
-            if producer is not None:
-                result = self._moulds.cast(key, args, kwargs, options, producer)
+            write = self.outbox.writer(self._sends_by_itself)
+            if write is not None:
+                result = self._moulds.cast(key, args, kwargs, options, write)
             return send(name, args, kwargs, **options) if result is None else result
         observed = self.outbox.producer(self._sends_by_itself, ObservedProducer)
         if observed is None:

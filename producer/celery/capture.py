@@ -14,7 +14,7 @@ from contextlib import AbstractContextManager, nullcontext
 from datetime import datetime
 from types import TracebackType
 from typing import Any
-from uuid import UUID, uuid4
+from uuid import UUID
 
 import kombu.utils.json
 from kombu import entity, messaging
@@ -22,7 +22,7 @@ from kombu.utils import functional
 
 from producer.celery.declarations import Declarations
 from producer.encoding import quick_encoder
-from producer.event import Row, split_moment
+from producer.event import Row, parse_event_id, split_moment
 
 Write = Callable[[list[Row]], None]
 
@@ -32,7 +32,7 @@ _DEFAULT_EXCHANGE: Any = entity.Exchange("")
 _maybe_list: Any = functional.maybe_list
 
 # What kombu.utils.json.dumps makes anew for each call.
-_encode_json = quick_encoder(kombu.utils.json.JSONEncoder(separators=(",", ":")))
+encode_json = quick_encoder(kombu.utils.json.JSONEncoder(separators=(",", ":")))
 _is_canonical_uuid = re.compile("[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}").fullmatch
 
 
@@ -118,7 +118,7 @@ class CapturingProducer(Producer):  # type: ignore[misc]
             declared = [*self._declared_ahead, *declared]
             self._declared_ahead.clear()
         row = {
-            "event_id": _event_id(headers, body),
+            "event_id": event_id_of(headers, body),
             "event_type": _event_type(headers, body, routing_key),
             "aggregate_type": None,
             "aggregate_id": None,
@@ -129,7 +129,7 @@ class CapturingProducer(Producer):  # type: ignore[misc]
             "content_type": content_type,
             "content_encoding": content_encoding,
             "headers": "{}",
-            "properties": _encode_json({name: value for name, value in properties.items() if value is not None}),
+            "properties": encode_json({name: value for name, value in properties.items() if value is not None}),
             "declarations": self._declarations.render(declared),
             "context": None,
             "dedup_key": None,
@@ -140,7 +140,10 @@ class CapturingProducer(Producer):  # type: ignore[misc]
         }
         if self._add_context is not None:
             self._add_context(row, headers)
-        row["headers"] = _encode_json(headers)
+        row["headers"] = encode_json(headers)
+        self._keep(row)
+
+    def _keep(self, row: Row) -> None:
         if self._blocks:
             self._rows.append(row)
         else:
@@ -179,7 +182,7 @@ class _Channel:
         self.connection = connection
 
 
-def _event_id(headers: dict[str, Any], body: Any) -> str:
+def event_id_of(headers: dict[str, Any], body: Any) -> str:
     """The task's id, where it is a UUID: one identity from the call to the worker."""
     task_id = headers.get("id") or (body.get("id") if isinstance(body, dict) else None)
     if isinstance(task_id, str) and _is_canonical_uuid(task_id):
@@ -187,7 +190,7 @@ def _event_id(headers: dict[str, Any], body: Any) -> str:
     try:
         return str(UUID(task_id))
     except (TypeError, ValueError, AttributeError):
-        return str(uuid4())
+        return str(parse_event_id(None))
 
 
 def _event_type(headers: dict[str, Any], body: Any, routing_key: str | None) -> str:

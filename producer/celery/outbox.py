@@ -25,12 +25,13 @@ from fnmatch import fnmatchcase
 from functools import partial
 from typing import Any, Literal, get_args
 
-from producer.celery.capture import CapturingProducer
+from producer.celery.capture import CapturingProducer, Write
 from producer.celery.declarations import Declarations
 from producer.context import Context
 from producer.event import Row
 from producer.events import Outbox, OutsideTransactionError, OutsideTransactionWarning, callers_level
 from producer.handles import adapter_for
+from producer.handles.django import connection_of
 
 OutsideTransaction = Literal["capture", "direct", "raise"]
 
@@ -105,14 +106,26 @@ class TaskOutbox:
 
         sends_by_itself  whether nobody's code but Celery's asks: outside a transaction that goes direct
         """
+        write = self.writer(sends_by_itself)
+        if write is None:
+            return None
+        return kind(write, self._declarations, hold_eta=self.hold_eta, add_context=self.add_context)
+
+    def writer(self, sends_by_itself: Callable[[], bool]) -> Write | None:
+        """What writes the rows of tasks in the current transaction; None as `producer`."""
         handle = self._handle_in_transaction()
         if handle is None and (self.outside_transaction == "direct" or sends_by_itself()):
             return None
-        add_context = None if self.context is None else self._add_context
-        return kind(partial(self._write, handle), self._declarations, hold_eta=self.hold_eta, add_context=add_context)
+        return partial(self._write, handle)
+
+    @property
+    def add_context(self) -> Callable[[Row, dict[str, Any]], None] | None:
+        """What adds the context to a row and its headers, where one is wanted."""
+        return None if self.context is None else self._add_context
 
     def _handle_in_transaction(self) -> Any:
-        handle = self.django if self.django is not None else next(reversed(self._bound.get()), None)
+        # An alias is looked up here, once, and not for each question.
+        handle = next(reversed(self._bound.get()), None) if self.django is None else connection_of(self.django)
         return handle if handle is not None and adapter_for(handle).in_transaction(handle) else None
 
     def _write(self, handle: Any, rows: list[Row]) -> None:

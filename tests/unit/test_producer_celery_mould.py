@@ -230,6 +230,6 @@ def test_a_cast_message_carries_the_context_of_its_own_moment(outbox: RecordedOu
 def test_moulds_do_not_pile_up(app: Any) -> None:
     moulds = Moulds(app)
     moulds._moulds = dict.fromkeys(range(MAX_MOULDS))
-    producer: Any = type("Nothing", (), {"published": [], "declared_ahead": False})()
+    producer: Any = type("Nothing", (), {"published": [], "rows": [], "declared_ahead": False})()
     moulds.learn("one more", producer)
     assert moulds._moulds == {"one more": None}
