@@ -28,7 +28,7 @@ import struct
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from cdc_relay.lsn import Lsn
 from outbox.errors import ProtocolError
@@ -40,15 +40,13 @@ _LATEST: Final = (datetime.max.replace(tzinfo=UTC) - _EPOCH) // _MICROSECOND
 _INFINITY: Final = 2**63 - 1
 
 
-@dataclass(frozen=True, slots=True)
-class Begin:
+class Begin(NamedTuple):
     final_lsn: Lsn  # where the transaction's commit record starts: the commit_lsn of its Commit
     commit_time: int  # server time
     xid: int
 
 
-@dataclass(frozen=True, slots=True)
-class Commit:
+class Commit(NamedTuple):
     commit_lsn: Lsn
     end_lsn: Lsn  # what to confirm once every row of the transaction is settled
     commit_time: int  # server time
@@ -73,8 +71,7 @@ class Relation:
     columns: tuple[Column, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Insert:
+class Insert(NamedTuple):
     relation_id: int
     payload: bytes  # the whole message, for RowReader.read
 

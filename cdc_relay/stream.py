@@ -52,8 +52,7 @@ _LEAST_ROOM_BYTES: Final = 8 * 1024
 class XLogData(NamedTuple):
     """One pgoutput message."""
 
-    start: Lsn  # the position of the change; 0 for a Relation message
-    wal_end: Lsn  # in logical replication the same as start
+    wal_end: Lsn  # the position of the change; 0 for a Relation message
     sent_at: int  # the server's clock (a server time: see pgoutput)
     payload: bytes
 
@@ -302,8 +301,8 @@ class ReplicationStream:
 
 # -- frames ------------------------------------------------------------------------------------------------------------
 
-_XLOG_DATA: Final = struct.Struct(">cQQq")
-_KEEPALIVE: Final = struct.Struct(">cQqB")
+_XLOG_DATA: Final = struct.Struct(">x8xQq")  # two positions, which are the same in logical replication; the time
+_KEEPALIVE: Final = struct.Struct(">xQqB")
 _STATUS: Final = struct.Struct(">cQQQqB")
 _EPOCH_MICROSECONDS: Final = 946_684_800_000_000  # 2000-01-01 on the Unix clock
 
@@ -311,13 +310,13 @@ _EPOCH_MICROSECONDS: Final = 946_684_800_000_000  # 2000-01-01 on the Unix clock
 def decode_frame(frame: bytes) -> XLogData | Keepalive:
     """Decode what a server sends in COPY mode."""
     try:
-        if frame[:1] == b"w":
-            _, start, wal_end, sent_at = _XLOG_DATA.unpack_from(frame)
-            return XLogData(Lsn(start), Lsn(wal_end), sent_at, frame[25:])
-        if frame[:1] == b"k":
-            _, wal_end, sent_at, reply_requested = _KEEPALIVE.unpack(frame)
+        if frame[0] == ord("w"):
+            wal_end, sent_at = _XLOG_DATA.unpack_from(frame)
+            return XLogData(Lsn(wal_end), sent_at, frame[25:])
+        if frame[0] == ord("k"):
+            wal_end, sent_at, reply_requested = _KEEPALIVE.unpack(frame)
             return Keepalive(Lsn(wal_end), sent_at, reply_requested != 0)
-    except struct.error:
+    except (struct.error, IndexError):
         raise ProtocolError(f"malformed replication frame of {len(frame)} bytes") from None
     raise ProtocolError(f"unknown replication frame {frame[:1]!r}")
 

@@ -58,7 +58,7 @@ class PropertiesEncoder:
         try:
             for name, kind in plan:
                 if kind == "F":
-                    self._table(headers, pieces)
+                    pieces.append(self._table(headers))
                     continue
                 value = properties[name]
                 if name in _NEVER_REPEATS:
@@ -86,20 +86,19 @@ class PropertiesEncoder:
         self._values[kind, value] = encoded
         return encoded
 
-    def _table(self, table: dict[str, Any], pieces: list[bytes]) -> None:
-        at = len(pieces)
-        pieces.append(b"")
+    def _table(self, table: dict[str, Any]) -> bytes:
+        pieces: list[bytes] = []
         for name, value in table.items():
-            pieces.append(self._names.get(name) or self._name(name))
+            encoded_name = self._names.get(name) or self._name(name)
             if type(value) is str:  # nearly all of them
                 text = _bytes(value)
-                pieces += (_TEXT.pack(b"S", len(text)), text)
+                pieces += (encoded_name, _TEXT.pack(b"S", len(text)), text)
             else:
                 try:
-                    self._item(value, pieces)
+                    pieces += (encoded_name, self._item(value))
                 except Exception as error:
                     raise ValueError(f"{name}: {error}") from error
-        pieces[at] = _SIZE.pack(sum(map(len, pieces[at:])))
+        return _sized(pieces)
 
     def _name(self, name: str) -> bytes:
         text = _bytes(name)
@@ -111,35 +110,34 @@ class PropertiesEncoder:
         self._names[name] = encoded
         return encoded
 
-    def _item(self, value: Any, pieces: list[bytes]) -> None:
+    def _item(self, value: Any) -> bytes:
         """A value of a table or an array, with the letter for its type."""
         kind = type(value)
         if value is None:
-            pieces.append(b"V")
-        elif kind is str:
+            return b"V"
+        if kind is str:
             text = _bytes(value)
-            pieces += (_TEXT.pack(b"S", len(text)), text)
-        elif kind is bool:
-            pieces.append(b"t\1" if value else b"t\0")
-        elif kind is int:
+            return _TEXT.pack(b"S", len(text)) + text
+        if kind is bool:
+            return b"t\1" if value else b"t\0"
+        if kind is int:
             small = -2147483647 <= value <= 2147483647
-            pieces.append(_INTEGER.pack(b"I", value) if small else _LONG_INTEGER.pack(b"L", value))
-        elif kind is float:
+            return _INTEGER.pack(b"I", value) if small else _LONG_INTEGER.pack(b"L", value)
+        if kind is float:
             if not isfinite(value):  # JSON's 1e400; the broker would close the connection over it
                 raise ValueError("not a finite number")
-            pieces.append(_FLOAT.pack(b"d", value))
-        elif kind is dict:
-            pieces.append(b"F")
-            self._table(value, pieces)
-        elif kind is list:
-            pieces.append(b"A")
-            at = len(pieces)
-            pieces.append(b"")
-            for each in value:
-                self._item(each, pieces)
-            pieces[at] = _SIZE.pack(sum(map(len, pieces[at:])))
-        else:
-            pieces.append(dumps("A", ([value],))[4:])
+            return _FLOAT.pack(b"d", value)
+        if kind is dict:
+            return b"F" + self._table(value)
+        if kind is list:
+            return b"A" + _sized([self._item(each) for each in value])
+        encoded: bytes = dumps("A", ([value],))
+        return encoded[4:]
+
+
+def _sized(pieces: list[bytes]) -> bytes:
+    body = b"".join(pieces)
+    return _SIZE.pack(len(body)) + body
 
 
 def _bytes(text: str) -> bytes:

@@ -21,7 +21,7 @@ TIMES = st.integers(-(2**63), 2**63 - 1)
 def test_data_is_decoded(start: Lsn, wal_end: Lsn, sent_at: int, payload: bytes) -> None:
     frame = b"w" + struct.pack(">QQq", start, wal_end, sent_at) + payload
 
-    assert decode_frame(frame) == XLogData(start, wal_end, sent_at, payload)
+    assert decode_frame(frame) == XLogData(wal_end, sent_at, payload)
 
 
 @given(POSITIONS, TIMES, st.booleans())
