@@ -3,7 +3,7 @@ The decoder, against messages captured from servers and against an encoder of it
 
 What the captures hold, once with binary and once with text columns: one row of every type is inserted, updated, given
 another key and deleted; the table is truncated; a logical message is written; and in a transaction of a replication
-origin a column is dropped, one is added, and a second row is inserted.
+origin a column is dropped, one is added, and a second row is inserted. tests/fixtures/record_pgoutput.py makes them.
 """
 
 from __future__ import annotations
@@ -37,6 +37,7 @@ from cdc_relay.pgoutput import (
     uuid_text,
 )
 from outbox.errors import ProtocolError
+from tests.fixtures.postgres_versions import SUPPORTED
 
 CAPTURES = sorted((Path(__file__).parent / "fixtures_pgoutput").glob("*.txt"))
 HAPPENED_AT = datetime(2024, 2, 29, 12, 34, 56, 789012, tzinfo=UTC)
@@ -106,8 +107,9 @@ def understand(payload: bytes, readers: dict[int, RowReader]) -> Message | tuple
 # -- what servers send -------------------------------------------------------------------------------------------------
 
 
-def test_there_is_a_capture_of_each_format_from_three_servers() -> None:
-    assert len(ALL_CAPTURES) == 6
+def test_there_is_a_capture_of_each_format_from_every_server() -> None:
+    assert [path.stem for path in CAPTURES] == [f"postgresql-{version}" for version in SUPPORTED]
+    assert len(ALL_CAPTURES) == 2 * len(SUPPORTED)
 
 
 @every_capture
@@ -139,7 +141,8 @@ def test_begin_and_commit_tell_the_same_of_their_transaction(capture: Capture) -
     begins = [decode(message) for message in capture.of(b"B")]
     commits = [decode(message) for message in capture.of(b"C")]
 
-    assert len(begins) == len(commits) == 7
+    # Until 14, a server tells of transactions that hold nothing for us: here the one that sets the origin up.
+    assert len(begins) == len(commits) == (8 if capture.server == "postgresql-14" else 7)
     for begin, commit in zip(begins, commits, strict=True):
         assert isinstance(begin, Begin)
         assert isinstance(commit, Commit)

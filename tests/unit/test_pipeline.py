@@ -188,3 +188,18 @@ def test_blocked_keys_that_the_table_does_not_hold_are_forgotten() -> None:
     pipeline.blocked |= {"gone", "there"}
     pipeline.forget_unblocked({"there"})
     assert pipeline.blocked == {"there", "leaving"}
+
+
+def test_confirms_can_wait_while_no_message_waits_for_one() -> None:
+    pipeline = make_pipeline()
+    assert not pipeline.can_wait_for_confirms, "there are none to come"
+    first, second = row(1, ordering_key="k"), row(2, ordering_key="k")
+    read(pipeline, first)
+    pipeline.take_publish()
+    assert pipeline.can_wait_for_confirms
+    read(pipeline, second)
+    assert not pipeline.can_wait_for_confirms, "the second waits for the first"
+    pipeline.resolved([Outcome(first, None)], NOW)
+    assert pipeline.can_wait_for_confirms
+    pipeline.resolved([Outcome(second, None)], NOW)
+    assert not pipeline.can_wait_for_confirms
