@@ -28,6 +28,7 @@ import struct
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from itertools import groupby
 from typing import Any, Final, NamedTuple
 
 from cdc_relay.lsn import Lsn
@@ -78,6 +79,10 @@ class Insert(NamedTuple):
 
 Message = Begin | Commit | Relation | Insert
 
+_Converter = Callable[[bytes], Any]
+# Per step a run, or a column: whether it is wanted, and how it is converted from binary and from text.
+_Plan = list[tuple["_Run | None", bool, _Converter, _Converter]]
+
 
 def decode(payload: bytes) -> Message | None:
     """Decode one message; None for the kinds an outbox has no use for (update, delete, truncate, type, origin, ...)."""
@@ -112,7 +117,7 @@ def uuid_text(raw: bytes) -> str:
 class RowReader:
     """Reads the wanted columns, in the wanted order, from the inserts of one relation."""
 
-    __slots__ = ("_absent", "_head", "_plan", "relation")
+    __slots__ = ("_head", "_order", "_plan", "relation")
 
     def __init__(
         self,
@@ -120,54 +125,92 @@ class RowReader:
         wanted: Sequence[str],
         *,
         required: Collection[str] = (),
+        repeating: Collection[str] = (),
         uuids_as_text: bool = False,
     ) -> None:
-        """Choose the conversions; a required column that the relation lacks is a ProtocolError."""
+        """
+        Choose the conversions; a required column that the relation lacks is a ProtocolError.
+
+        repeating  columns that hold, more often than not, what they held in the row before: neighbours among them are
+                   compared with that in one go, and read only if they differ
+        """
         names = {column.name for column in relation.columns}
         if missing := [name for name in required if name not in names]:
             raise ProtocolError(
                 f"table {relation.namespace}.{relation.name} is published without {', '.join(missing)}: "
                 "migrate the schema, or add the columns to the publication"
             )
-        positions = {name: position for position, name in enumerate(wanted)}
         self.relation = relation
         self._head = _INSERT.pack(b"I", relation.relation_id, b"N", len(relation.columns))
-        self._absent: list[Any] = [None] * len(wanted)
         converters = _CONVERTERS | ({_UUID_OID: _UUID_AS_TEXT} if uuids_as_text else {})
-        self._plan = [
-            (positions.get(column.name, -1), *converters.get(column.type_oid, _AS_SENT)) for column in relation.columns
-        ]
+        self._plan: _Plan = []
+        for repeats, columns in groupby(relation.columns, lambda column: column.name in repeating):
+            steps: _Plan = [
+                (None, column.name in wanted, *converters.get(column.type_oid, _AS_SENT)) for column in columns
+            ]
+            self._plan += [(_Run(steps), True, *_AS_SENT)] if repeats else steps
+        found = [column.name for column in relation.columns if column.name in wanted]
+        # None: the columns come in the order that is wanted.
+        self._order = None if found == list(wanted) else [found.index(it) if it in found else None for it in wanted]
 
     def read(self, payload: bytes) -> tuple[Any, ...]:
         """The wanted values of one Insert message; the types are in the table at the top of this module."""
         if not payload.startswith(self._head):
             raise ProtocolError(f"not an insert that matches its relation {self.relation.name}")
-        row = self._absent.copy()
-        offset = len(self._head)
-        # Bounds are not checked column by column: lengths are unsigned, so the offset only grows, and a length that
-        # leads out of the message ends in an IndexError here or in the comparison after the loop.
+        values: list[Any] = []
         try:
-            for position, from_binary, from_text in self._plan:
-                kind = payload[offset]
-                if kind == _BINARY:
-                    start = offset + 5
-                    offset = start + _LENGTH(payload, offset + 1)[0]
-                    if position >= 0:
-                        row[position] = from_binary(payload[start:offset])
-                elif kind == _NULL:
-                    offset += 1
-                elif kind == _TEXT:
-                    start = offset + 5
-                    offset = start + _LENGTH(payload, offset + 1)[0]
-                    if position >= 0:
-                        row[position] = from_text(payload[start:offset])
-                else:
-                    raise ProtocolError(f"column kind {chr(kind)!r} in an insert into {self.relation.name}")
+            end = self._read_columns(self._plan, payload, len(self._head), values)
         except (struct.error, ValueError, LookupError):
-            raise ProtocolError(f"malformed insert into {self.relation.name}, before byte {offset}") from None
-        if offset != len(payload):
-            raise ProtocolError(f"an insert into {self.relation.name} of {len(payload)} bytes should have {offset}")
-        return tuple(row)
+            raise ProtocolError(f"malformed insert into {self.relation.name} of {len(payload)} bytes") from None
+        if end != len(payload):
+            raise ProtocolError(f"an insert into {self.relation.name} of {len(payload)} bytes should have {end}")
+        if self._order is None:
+            return tuple(values)
+        return tuple(None if position is None else values[position] for position in self._order)
+
+    def _read_columns(self, plan: _Plan, payload: bytes, offset: int, values: list[Any]) -> int:
+        """Append the wanted values; returns where the next column starts."""
+        # Bounds are not checked column by column: lengths are unsigned, so the offset only grows, and a length that
+        # leads out of the message ends in an IndexError here or in a comparison with the end of the message.
+        for run, is_wanted, from_binary, from_text in plan:
+            if run is not None:
+                if payload.startswith(run.before, offset):
+                    values += run.values
+                    offset += len(run.before)
+                else:
+                    start, count = offset, len(values)
+                    offset = self._read_columns(run.plan, payload, offset, values)
+                    if offset <= len(payload):
+                        run.before, run.values = payload[start:offset], values[count:]
+                continue
+            kind = payload[offset]
+            if kind == _NULL:
+                offset += 1
+                if is_wanted:
+                    values.append(None)
+                continue
+            start = offset + 5
+            offset = start + _LENGTH(payload, offset + 1)[0]
+            if kind == _BINARY:
+                if is_wanted:
+                    values.append(from_binary(payload[start:offset]))
+            elif kind == _TEXT:
+                if is_wanted:
+                    values.append(from_text(payload[start:offset]))
+            else:
+                raise ProtocolError(f"column kind {chr(kind)!r} in an insert into {self.relation.name}")
+        return offset
+
+
+class _Run:
+    """Columns side by side that are expected to repeat, and what they held in the row before."""
+
+    __slots__ = ("before", "plan", "values")
+
+    def __init__(self, plan: _Plan) -> None:
+        self.plan = plan
+        self.before = _NOTHING_YET
+        self.values: list[Any] = []
 
 
 # -- messages ----------------------------------------------------------------------------------------------------------
@@ -182,6 +225,7 @@ _LENGTH: Final = struct.Struct(">I").unpack_from
 _NULL: Final = ord("n")
 _BINARY: Final = ord("b")
 _TEXT: Final = ord("t")
+_NOTHING_YET: Final = b"\xff"  # not the kind of any column
 
 
 def _begin(payload: bytes) -> Begin:
@@ -240,8 +284,6 @@ _INT2: Final = struct.Struct(">h").unpack
 _INT4: Final = struct.Struct(">i").unpack
 _INT8: Final = struct.Struct(">q").unpack
 _UUID: Final = struct.Struct("16s").unpack
-
-_Converter = Callable[[bytes], Any]
 
 
 def _int2(raw: bytes) -> Any:

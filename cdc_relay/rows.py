@@ -14,6 +14,15 @@ from outbox.telemetry.logs import get_logger
 
 log = get_logger(__name__)
 
+REPEATING = frozenset(
+    (
+        *("schema_version", "event_type", "aggregate_type", "exchange", "routing_key"),
+        *("content_type", "content_encoding", "properties", "declarations", "context", "dedup_key"),
+        *("attempts", "owner", "claimed_by", "last_error", "last_failed_at"),
+    )
+)
+"""Columns in which rows that follow each other are mostly alike; many are null in every new row."""
+
 
 class Rows:
     def __init__(self, schema: str) -> None:
@@ -25,7 +34,7 @@ class Rows:
         ours = relation.name == "outbox" and relation.namespace == self._schema
         fields = Message._fields
         self._readers[relation.relation_id] = (
-            RowReader(relation, fields, required=fields, uuids_as_text=True) if ours else None
+            RowReader(relation, fields, required=fields, repeating=REPEATING, uuids_as_text=True) if ours else None
         )
 
     def read(self, insert: Insert) -> Message | None:

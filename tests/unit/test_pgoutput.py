@@ -287,6 +287,31 @@ def test_any_row_is_read_in_any_wanted_order(
     assert RowReader(relation, wanted).read(payload) == tuple(expected.get(name) for name in wanted)
 
 
+# Few values, so that rows share some of them, and long enough that one can be cut off and still look like another.
+LABELS = st.sampled_from([None, "", "a", "ab", "abc"])
+
+
+@given(
+    st.lists(st.tuples(*[LABELS] * 5), min_size=1, max_size=8),
+    st.sets(st.integers(0, 4)),
+    st.sets(st.integers(0, 4)),
+    st.data(),
+)
+def test_a_row_is_read_the_same_whatever_came_before_it(
+    rows: list[tuple[str | None, ...]], repeating: set[int], unwanted: set[int], data: st.DataObject
+) -> None:
+    columns = [f"c{number}" for number in range(5)]
+    wanted = [name for number, name in enumerate(columns) if number not in unwanted]
+    relation = relation_of(encode_relation([(name, 25) for name in columns]))
+    reader = RowReader(relation, wanted, repeating=[columns[number] for number in repeating])
+    for row in rows:
+        payload = encode_insert([b"n" if cell is None else encode_cell(b"b", cell.encode()) for cell in row])
+        if data.draw(st.booleans()):
+            with pytest.raises(ProtocolError):
+                reader.read(payload[: data.draw(st.integers(0, len(payload) - 1))])
+        assert reader.read(payload) == tuple(cell for cell, name in zip(row, columns, strict=True) if name in wanted)
+
+
 @given(
     st.integers(0, 2**64 - 1), st.integers(0, 2**64 - 1), st.integers(-(2**63), 2**63 - 1), st.integers(0, 2**32 - 1)
 )
