@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import select
 import socket
+import threading
 from collections import deque
 from collections.abc import Iterable
 from typing import Generic, TypeVar
@@ -20,30 +21,30 @@ class Mailbox(Generic[T]):
         self._reader, self._writer = socket.socketpair()
         self._reader.setblocking(False)
         self._writer.setblocking(False)
-        self._woken = False
+        self._woken = False  # whether there is a byte in the pipe
+        # The flag and the byte change together: a byte without the flag would keep the reader awake for ever, the flag
+        # without the byte asleep.
+        self._lock = threading.Lock()
 
     def put(self, items: Iterable[T]) -> None:
-        self._items.extend(items)
-        if not self._woken:
-            # A full pipe wakes just as well; a closed one has no reader left to wake.
-            with contextlib.suppress(OSError):
-                self._writer.send(b"\0")
-            # Only now: a reader that came in between would find the flag but not the byte, and the byte would stay,
-            # and keep the mailbox readable.
-            self._woken = True
+        with self._lock:
+            self._items.extend(items)
+            if not self._woken:
+                self._woken = True
+                # A full pipe wakes just as well; a closed one has no reader left to wake.
+                with contextlib.suppress(OSError):
+                    self._writer.send(b"\0")
 
     def take(self, limit: int | None = None) -> list[T]:
-        """What is there, at most `limit` of it; never waits. What is left keeps the mailbox readable."""
-        # The flag falls before the items are taken: a put in between wakes once too often, never once too few.
-        if self._woken:
-            self._woken = False
-            with contextlib.suppress(OSError):
-                self._reader.recv(4096)
-        count = len(self._items) if limit is None else min(limit, len(self._items))
-        taken = [self._items.popleft() for _ in range(count)]
-        if self._items:
-            self.put(())
-        return taken
+        """What is there, at most `limit` of it; never waits for more. What is left keeps the mailbox readable."""
+        with self._lock:
+            count = len(self._items) if limit is None else min(limit, len(self._items))
+            taken = [self._items.popleft() for _ in range(count)]
+            if self._woken and not self._items:
+                self._woken = False
+                with contextlib.suppress(OSError):
+                    self._reader.recv(4096)
+            return taken
 
     def wait(self, timeout_seconds: float) -> bool:
         if not self._items:
