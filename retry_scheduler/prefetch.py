@@ -36,6 +36,8 @@ class Prefetch:
     def begin(self, *, at_most: int | None) -> None:
         assert self._claim is None, "one claim at a time"
         self._claim = self._pool.submit(self._run, at_most)
+        # Not from within the claim: whoever is woken by it must find it done.
+        self._claim.add_done_callback(lambda _: self._news.put([None]))
 
     def take(self) -> Batch | None:
         """What was claimed, as soon as it is there."""
@@ -68,4 +70,3 @@ class Prefetch:
             raise
         finally:
             self._metrics.claim_seconds.observe(time.monotonic() - began)
-            self._news.put([None])

@@ -236,6 +236,7 @@ def test_sigterm_releases_at_once_what_was_not_sent_and_defers_what_got_no_answe
     first, *behind = stage.insert(10, ordering_key="k")
     claimed = "SELECT count(*) FROM outbox WHERE claimed_by IS NOT NULL"
     wait_for(lambda: query(stage.connection, claimed) == [10], message="the rows are not claimed")
+    stage.rabbit.wait_for_depth(stage.queue, 1)  # the first is sent; before, all would be released
     scheduler.signal(signal.SIGTERM)
     due = "SELECT id FROM outbox WHERE claimed_by IS NULL AND next_attempt_at <= clock_timestamp() ORDER BY id"
     wait_for(lambda: query(stage.connection, due) == behind, deadline_seconds=15, message="the rows are not released")
