@@ -59,6 +59,7 @@ class Prefetch:
                 batch = self._claim.result(timeout_seconds)
         self._pool.shutdown(wait=False)
         self._database.close()
+        self._news.close()
         return batch
 
     def _run(self, at_most: int | None) -> Batch:

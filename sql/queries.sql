@@ -397,8 +397,8 @@ INSERT INTO :"schema".outbox (:enqueued_columns)
 ON CONFLICT DO NOTHING;
 
 -- enqueue_copy --
--- As enqueue_many, at a third of the cost, for rows that are neither delayed nor have a dedup_key or a relative expiry:
--- COPY takes values as they are, and knows no ON CONFLICT.
+-- As enqueue_many, and faster, for rows that are neither delayed nor have a dedup_key or a relative expiry: COPY takes
+-- values as they are, and knows no ON CONFLICT.
 COPY :"schema".outbox (:enqueued_columns) FROM STDIN;
 
 -- enqueue_many_delayed --
