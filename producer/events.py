@@ -31,6 +31,7 @@ from producer.event import (
     can_be_copied,
     is_delayed,
     parse_event_id,
+    parse_event_ids,
     to_columns,
 )
 from producer.handles import Adapter, adapter_for
@@ -94,7 +95,7 @@ class Outbox:
         self.outside_transaction = outside_transaction
         queries = Queries(schema)
         self._statements = {name: Statement(queries[name]) for name in _QUERIES}
-        self._copied_values = itemgetter(*(name.strip() for name in queries["enqueued_columns"].split(",")))
+        self._copied_values = itemgetter(*(name.strip() for name in queries["copied_columns"].split(",")))
 
     @overload
     def publish(
@@ -170,7 +171,7 @@ class Outbox:
         """
         events = [message if isinstance(message, Event) else Event(**message) for message in messages]
         context = None if self.context is None else self.context.now()
-        event_ids = [parse_event_id(event.event_id) for event in events]
+        event_ids = parse_event_ids(event.event_id for event in events)
         rows = [
             event.row(exchange=self.exchange, context=context, event_id=event_id)
             for event, event_id in zip(events, event_ids, strict=True)
@@ -190,7 +191,7 @@ class Outbox:
         """Write many rows as they are."""
         ids = event_ids or [UUID(row["event_id"]) for row in rows]
         adapter = adapter_for(handle)
-        writes = self._writes(adapter, handle, rows)
+        writes = self._writes(adapter, handle, rows, ids)
         if adapter.is_async:
 
             async def write() -> BatchReceipt:
@@ -199,10 +200,11 @@ class Outbox:
             return write()
         return BatchReceipt(ids, _total([each() for each in writes]))
 
-    def _writes(self, adapter: Adapter, handle: Any, rows: list[Row]) -> list[Callable[[], Any]]:
+    def _writes(self, adapter: Adapter, handle: Any, rows: list[Row], ids: list[UUID]) -> list[Callable[[], Any]]:
         """What writes these rows, in order; each returns a count, or an awaitable of one."""
         if rows and all(map(can_be_copied, rows)) and (copy := adapter.copier(handle)) is not None:
-            return [partial(copy, self._statements["enqueue_copy"], map(self._copied_values, rows), self.guard)]
+            values = ((event_id.bytes, *self._copied_values(row)) for event_id, row in zip(ids, rows, strict=True))
+            return [partial(copy, self._statements["enqueue_copy"], values, self.guard)]
         batches = (
             ("enqueue_many", [row for row in rows if not is_delayed(row)]),
             ("enqueue_many_delayed", [row for row in rows if is_delayed(row)]),

@@ -324,6 +324,12 @@ DELETE FROM :"schema".outbox_worker WHERE kind = %(kind)s AND name = %(name)s;
 event_id, event_type, aggregate_type, aggregate_id, ordering_key, exchange, routing_key, payload, content_type,
 content_encoding, headers, properties, declarations, context, dedup_key, expires_at
 
+-- copied_columns --
+-- Fragment: what enqueue_copy writes beside the event_id: enqueued_columns that are text, JSON or bytes. Of these, and
+-- NULL, the binary form is the same everywhere.
+event_type, aggregate_type, aggregate_id, ordering_key, exchange, routing_key, payload, content_type,
+content_encoding, headers, properties, declarations, context
+
 -- enqueued_values --
 -- Fragment: one message. Every parameter but the payload is text, whatever the driver would make of json or uuid.
 %(event_id)s::text::uuid, %(event_type)s::text, %(aggregate_type)s::text, %(aggregate_id)s::text,
@@ -397,9 +403,9 @@ INSERT INTO :"schema".outbox (:enqueued_columns)
 ON CONFLICT DO NOTHING;
 
 -- enqueue_copy --
--- As enqueue_many, and faster, for rows that are neither delayed nor have a dedup_key or a relative expiry: COPY takes
--- values as they are, and knows no ON CONFLICT.
-COPY :"schema".outbox (:enqueued_columns) FROM STDIN;
+-- As enqueue_many, and faster, for rows that are neither delayed nor have a dedup_key or an expiry: COPY takes values as
+-- they are, and knows no ON CONFLICT. In binary neither side has to do with hexadecimal digits and escapes.
+COPY :"schema".outbox (event_id, :copied_columns) FROM STDIN (FORMAT BINARY);
 
 -- enqueue_many_delayed --
 -- As enqueue_delayed, for any number of messages in one round trip.

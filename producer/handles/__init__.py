@@ -50,7 +50,7 @@ _ADAPTERS = {
 
 
 Copy = Callable[[Statement, Iterable[Sequence[Any]], Guard], Any]
-"""Runs a COPY ... FROM STDIN with these rows; the number of rows, or an awaitable of it."""
+"""Runs a binary COPY ... FROM STDIN with rows of str, bytes and None; the number of rows, or an awaitable of it."""
 
 
 class Adapter(Protocol):

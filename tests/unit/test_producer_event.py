@@ -5,13 +5,15 @@ from __future__ import annotations
 import json
 import math
 from datetime import UTC, datetime, timedelta, timezone
+from functools import reduce
+from operator import or_
 from typing import Any
-from uuid import UUID
+from uuid import RFC_4122, UUID
 
 import pytest
 
 from producer import Event
-from producer.event import is_delayed, split_aggregate, to_columns
+from producer.event import is_delayed, parse_event_ids, split_aggregate, to_columns
 
 
 def row(**fields: Any) -> dict[str, Any]:
@@ -73,6 +75,17 @@ def test_a_given_event_id_is_kept_and_one_is_made_up_otherwise() -> None:
     given = UUID("0190a0a0-0000-7000-8000-000000000001")
     assert row(event_id=given)["event_id"] == row(event_id=str(given).upper())["event_id"] == str(given)
     assert UUID(row()["event_id"]).version == 4
+
+
+def test_of_many_event_ids_those_that_are_given_are_kept_and_the_others_are_random_ones_as_uuid4_makes_them() -> None:
+    given = UUID("0f3a7f6e-54a1-4c73-8a6b-3f8f2d1f6d11")
+    made = parse_event_ids([None, given, str(given), *[None] * 2000])
+    assert made[1] == made[2] == given
+    random = [made[0], *made[3:]]
+    assert len(set(random)) == len(random)
+    assert {(each.version, each.variant) for each in random} == {(4, RFC_4122)}
+    varying = reduce(or_, (each.int ^ random[0].int for each in random))
+    assert varying.bit_count() == 122  # every bit but those of version and variant
 
 
 @pytest.mark.parametrize(
