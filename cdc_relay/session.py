@@ -107,6 +107,7 @@ class Session:
         self._settler = Settler(
             settling,
             archive=settings.archive,
+            has_left_behind=lambda: bool(self._pipeline.blocked),
             on_settled=lambda done, seconds: self._events.put([partial(self._settled, done, seconds)]),
             on_crash=lambda error: self._events.put([partial(self._crashed, error)]),
         )

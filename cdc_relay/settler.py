@@ -37,10 +37,13 @@ class Settler:
         store: Store,
         *,
         archive: bool,
+        has_left_behind: Callable[[], bool],
         on_settled: Callable[[Sequence[Settlement], float], None],
         on_crash: Callable[[BaseException], None],
     ) -> None:
+        """`has_left_behind`: whether any key has rows in the table that could wait for those that are settled."""
         self._store = store
+        self._has_left_behind = has_left_behind
         self._archive = archive
         self._on_settled = on_settled
         self._on_crash = on_crash
@@ -87,7 +90,8 @@ class Settler:
         found: set[int] = set()
         delivered = [item.id for item in batch if isinstance(item, Delivered)]
         if delivered:
-            found.update(self._store.settle(delivered, archive=self._archive))
+            followed = self._has_left_behind()
+            found.update(self._store.settle(delivered, archive=self._archive, followed=followed))
             self._after_settle()
         if len(delivered) < len(batch):
             found.update(self._leave_behind(batch))

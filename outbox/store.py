@@ -10,10 +10,10 @@ psycopg is imported by what connects: a subclass may run the queries over the co
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from outbox.errors import DatabaseError
 from outbox.message import SCHEMA_VERSION, Message
@@ -21,6 +21,8 @@ from outbox.sqlfiles import Queries
 
 if TYPE_CHECKING:
     import psycopg
+
+T = TypeVar("T")
 
 RUN_LENGTH = 100
 """How many rows of a key fall due together when its head has left."""
@@ -107,10 +109,12 @@ class Store:
 
     # -- what both services do ----------------------------------------------------------------------------------------
 
-    def settle(self, ids: Sequence[int], *, claim: str | None = None, archive: bool = False) -> list[int]:
-        """Delivered rows leave; returns the ids that were there."""
-        query = "settle_to_archive" if archive else "settle"
-        return self._ids(query, ids=ids, claim=claim, run_length=RUN_LENGTH)
+    def settle(
+        self, ids: Sequence[int], *, claim: str | None = None, archive: bool = False, followed: bool = True
+    ) -> list[int]:
+        """Delivered rows leave; returns the ids that were there. Not `followed`: no row of their keys waits for it."""
+        query = "settle_to_archive" if archive else "settle" if followed else "settle_unfollowed"
+        return self._found(query, ids, claim=claim, run_length=RUN_LENGTH)
 
     def fail(self, refusals: Sequence[Refusal], *, claim: str | None = None) -> list[int]:
         """Refused rows back off; returns the ids that were still the caller's."""
@@ -134,7 +138,7 @@ class Store:
 
     def hand_over(self, ids: Sequence[int]) -> list[int]:
         """Rows of the relay become the scheduler's, due now."""
-        return self._ids("hand_over", ids=ids)
+        return self._found("hand_over", ids)
 
     def hand_over_all(self, *, batch_size: int = 10_000) -> int:
         """Every row that is in the table now becomes the scheduler's; returns how many did."""
@@ -146,7 +150,7 @@ class Store:
 
     def owners(self, ids: Sequence[int]) -> dict[int, str]:
         """Whose each of these rows is; rows that are gone are missing."""
-        return dict(self._execute("owners", ids=list(ids)))
+        return dict(self._execute("owners", ids=_array(ids)))
 
     def in_progress(self, xids: Iterable[int]) -> set[int]:
         """Which of these transactions a new snapshot does not see yet."""
@@ -185,10 +189,10 @@ class Store:
         return None if seconds is None else float(seconds)
 
     def defer(self, ids: Sequence[int], *, claim: str, cooldown_seconds: float) -> list[int]:
-        return self._ids("defer", ids=ids, claim=claim, cooldown=timedelta(seconds=cooldown_seconds))
+        return self._found("defer", ids, claim=claim, cooldown=timedelta(seconds=cooldown_seconds))
 
     def release(self, ids: Sequence[int], *, claim: str) -> list[int]:
-        return self._ids("release", ids=ids, claim=claim)
+        return self._found("release", ids, claim=claim)
 
     def unpark_heads(self) -> list[int]:
         """Parked rows that have become the head of their key fall due."""
@@ -321,18 +325,21 @@ class Store:
     # -- running a query ----------------------------------------------------------------------------------------------
 
     def _execute(self, name: str, /, **parameters: object) -> list[Any]:
+        return self._run(name, parameters, _all_rows)
+
+    def _run(self, name: str, parameters: Mapping[str, object], take: Callable[[Any], T]) -> T:
+        """Run a query and take from its cursor what is wanted."""
         for _ in range(DEADLOCKS_BORNE):
             try:
-                return self._execute_once(name, parameters)
+                return self._run_once(name, parameters, take)
             except DatabaseError as error:
                 if error.sqlstate != DEADLOCK or self._in_transaction():
                     raise
-        return self._execute_once(name, parameters)
+        return self._run_once(name, parameters, take)
 
-    def _execute_once(self, name: str, parameters: Mapping[str, object]) -> list[Any]:
+    def _run_once(self, name: str, parameters: Mapping[str, object], take: Callable[[Any], T]) -> T:
         with database_errors():
-            cursor = self.connection.execute(self.queries[name], parameters)
-            return cursor.fetchall() if cursor.description else []
+            return take(self.connection.execute(self.queries[name], parameters))
 
     def _in_transaction(self) -> bool:
         """Of the caller's: what it did before the statement is lost with it, and only the caller can do it again."""
@@ -346,3 +353,21 @@ class Store:
     def _ids(self, name: str, /, **parameters: object) -> list[int]:
         bound = {key: list(value) if isinstance(value, tuple) else value for key, value in parameters.items()}
         return [row[0] for row in self._execute(name, **bound)]
+
+    def _found(self, name: str, ids: Sequence[int], **parameters: object) -> list[int]:
+        """Run a query that returns those of these ids that it found. They are read only if it did not find them all."""
+        wanted = list(ids)
+
+        def found(cursor: Any) -> list[int]:
+            return wanted if cursor.rowcount == len(wanted) else [row[0] for row in cursor.fetchall()]
+
+        return self._run(name, {"ids": _array(wanted), **parameters}, found)
+
+
+def _all_rows(cursor: Any) -> list[Any]:
+    return list(cursor.fetchall()) if cursor.description else []
+
+
+def _array(ids: Iterable[int]) -> str:
+    """As PostgreSQL writes an array of numbers. Drivers take ten times as long for it."""
+    return f"{{{','.join(map(str, ids))}}}"

@@ -66,6 +66,14 @@ WITH gone AS (
 ), :wake_followers
 SELECT id FROM gone;
 
+-- settle_unfollowed --
+-- As settle, for a relay that has left no row of any key behind: nobody can wait for these, and nobody is looked for. A
+-- row that comes to be parked all the same is found by unpark_heads.
+DELETE FROM :"schema".outbox AS o
+ WHERE o.id = ANY(%(ids)s::bigint[])
+   AND (%(claim)s::text IS NULL OR o.claimed_by = %(claim)s::text)
+RETURNING o.id;
+
 -- settle_to_archive --
 -- Delivered rows move to the archive, where retention is on. As settle otherwise. An id that the archive has already (ids
 -- were restarted) must not keep a delivered row in the outbox: it would be sent for ever.

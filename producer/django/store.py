@@ -7,9 +7,9 @@ Django's transaction where there is one. Parameters are bound as text by the dri
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 from django.db import Error, connections
 
@@ -17,6 +17,8 @@ from outbox.errors import DatabaseError
 from outbox.sqlfiles import Queries
 from outbox.store import Store
 from producer.django.conf import get_settings
+
+T = TypeVar("T")
 
 
 class DjangoStore(Store):
@@ -27,10 +29,10 @@ class DjangoStore(Store):
         self.using = using or settings.database
         self.queries = Queries(settings.schema)
 
-    def _execute(self, name: str, /, **parameters: Any) -> list[Any]:
+    def _run(self, name: str, parameters: Mapping[str, Any], take: Callable[[Any], T]) -> T:
         with django_errors(), connections[self.using].cursor() as cursor:
             cursor.execute(self.queries[name], parameters)
-            return list(cursor.fetchall()) if cursor.description else []
+            return take(cursor)
 
 
 @contextmanager

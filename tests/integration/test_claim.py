@@ -181,6 +181,24 @@ def test_a_settled_row_is_gone_or_archived_and_its_key_goes_on(store: Store, arc
     assert claim(store, "s/3") == rows[1:]
 
 
+@pytest.mark.parametrize("options", [{}, {"followed": False}, {"archive": True}], ids=["", "unfollowed", "archive"])
+def test_settling_tells_which_rows_were_there(store: Store, options: Any) -> None:
+    rows = insert_rows(store.connection, 5)
+    assert store.settle(rows[1:3], **options) == rows[1:3]
+    assert sorted(store.settle(rows, **options)) == [rows[0], *rows[3:]]
+    assert store.settle(rows, **options) == []
+    assert ids_in(store.connection) == []
+
+
+def test_rows_that_are_settled_as_unfollowed_leave_their_followers_to_the_sweep(store: Store) -> None:
+    head, *behind = insert_rows(store.connection, 3, ordering_key="k")
+    store.connection.execute("UPDATE outbox SET next_attempt_at = 'infinity' WHERE id <> %s", [head])
+    assert store.settle([head], followed=False) == [head]
+    assert claim(store) == []
+    assert store.unpark_heads() == behind[:1]
+    assert claim(store) == behind[:1]
+
+
 def test_burying_a_head_wakes_the_rows_behind_it(store: Store) -> None:
     head, *behind = insert_rows(store.connection, 3, ordering_key="k", attempts=4, dedup_key="once {n}")
     claim(store, "s/1", batch_size=1)
