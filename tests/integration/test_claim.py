@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import threading
 from collections import defaultdict
+from typing import Any
 
 import pytest
 
