@@ -277,6 +277,7 @@ class Session:
         """Finish what is in flight, hand over what is not done in time, confirm."""
         log.info("draining", in_flight=len(self._pipeline.window))
         self._health.stopping()
+        self._settler.hurry()
         self._draining()
         self._settle_until(time.monotonic() + self._settings.shutdown_timeout_seconds)
         if self._pipeline.unconfirmed:
@@ -296,6 +297,7 @@ class Session:
     def _salvage(self) -> None:
         """The stream is lost, the table is not: what the broker confirms soon is settled, and not sent again."""
         deadline = time.monotonic() + SALVAGE_SECONDS
+        self._settler.hurry()
         with suppress(DatabaseError):
             self._pipeline.retract_unsent()
             self._submit_settlements()

@@ -21,11 +21,13 @@ from outbox.mailbox import Mailbox
 from outbox.store import Burial, Refusal, Store
 
 BATCH = 1000
-GATHER_SECONDS = 0.05
+GATHER_SECONDS = 0.25
 """
-How long rows are gathered for one statement. Nothing waits for it, and every commit of ours takes the processor and the
-disk that the application's need. A relay that is killed sends again what it had gathered.
+How long rows are gathered for one statement, unless there is a whole batch or a pause before. Nothing waits for it, and
+every commit of ours takes the processor and the disk that the application's need. A relay that is killed sends again what
+it had gathered; one that is asked to stop gathers no more.
 """
+PAUSE_SECONDS = 0.05
 UNSEEN_RETRY_SECONDS = 0.05
 
 
@@ -50,7 +52,9 @@ class Settler:
         self._inbox: Mailbox[Settlement] = Mailbox()
         self._unseen: list[Settlement] = []
         self._ended: set[int] = set()  # the unseen whose transaction has ended: the next look is the last one
-        self._closing = threading.Event()
+        self._closing = False
+        self._gathering = True
+        self._enough = threading.Event()
         self._before_settle = crash_point("relay.before_settle")
         self._after_settle = crash_point("relay.after_settle")
         self._after_leave_behind = crash_point("relay.after_leave_behind")
@@ -61,28 +65,44 @@ class Settler:
 
     def submit(self, settlements: Sequence[Settlement]) -> None:
         self._inbox.put(settlements)
+        if len(self._inbox) >= BATCH:
+            self._enough.set()
+
+    def hurry(self) -> None:
+        """From now on, settle what there is at once."""
+        self._gathering = False
+        self._enough.set()
 
     def close(self, timeout_seconds: float = 5.0) -> None:
         """Stop after the statement that is running; what was not settled stays as it is in the table."""
-        self._closing.set()
+        self._closing = True
+        self.hurry()
         self._inbox.put(())
         if self._thread.is_alive():
             self._thread.join(timeout_seconds)
 
     def _run(self) -> None:
         try:
-            while not self._closing.is_set():
+            while not self._closing:
                 if len(self._ended) < len(self._unseen) or not self._unseen:
                     self._inbox.wait(UNSEEN_RETRY_SECONDS if self._unseen else 1.0)
                 batch = self._unseen + self._inbox.take(BATCH)
                 if batch:
                     self._settle(batch)
-                if len(self._inbox) < BATCH and not self._ended:
-                    self._closing.wait(GATHER_SECONDS)
+                if not self._ended:
+                    self._gather(UNSEEN_RETRY_SECONDS if self._unseen else GATHER_SECONDS)
         except Exception as error:
             self._on_crash(error)
         finally:
             self._inbox.close()
+
+    def _gather(self, seconds: float) -> None:
+        deadline = time.monotonic() + seconds
+        before = -1
+        while self._gathering and before < len(self._inbox) < BATCH and time.monotonic() < deadline:
+            before = len(self._inbox)
+            self._enough.wait(PAUSE_SECONDS)
+            self._enough.clear()
 
     def _settle(self, batch: list[Settlement]) -> None:
         self._before_settle()
