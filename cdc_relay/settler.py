@@ -24,8 +24,8 @@ BATCH = 1000
 GATHER_SECONDS = 0.25
 """
 How long rows are gathered for one statement, unless there is a whole batch or a pause before. Nothing waits for it, and
-every commit of ours takes the processor and the disk that the application's need. A relay that is killed sends again what
-it had gathered; one that is asked to stop gathers no more.
+every commit of ours takes the processor and the disk that the application's need. A relay that is killed sends again
+what it had gathered; one that is asked to stop gathers no more.
 """
 PAUSE_SECONDS = 0.05
 UNSEEN_RETRY_SECONDS = 0.05
@@ -99,9 +99,9 @@ class Settler:
     def _gather(self, seconds: float) -> None:
         deadline = time.monotonic() + seconds
         before = -1
-        while self._gathering and before < len(self._inbox) < BATCH and time.monotonic() < deadline:
+        while self._gathering and before < len(self._inbox) < BATCH and (left := deadline - time.monotonic()) > 0:
             before = len(self._inbox)
-            self._enough.wait(PAUSE_SECONDS)
+            self._enough.wait(min(PAUSE_SECONDS, left))
             self._enough.clear()
 
     def _settle(self, batch: list[Settlement]) -> None:
