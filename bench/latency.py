@@ -5,6 +5,9 @@ over a direct publish of the same messages, each confirmed before the next, to t
 Directly means as an application would without an outbox: by kombu's Producer, with `confirm_publish`, to which Celery's
 calls come down as well. The messages are the same as the relay's, headers and properties included.
 
+Both paths are measured in turn, in many short rounds, of which the medians count: what disturbs a shared machine for a
+moment spoils few of them.
+
 The consumer is a process of its own and of the same kind on both paths; times are taken by the clock that all processes
 of the machine share. As many producers as it takes, each a thread with a connection and as many on both paths, make up
 the rate together: one with files in memory, several where a commit waits for a disk. If they cannot keep the rate
@@ -55,12 +58,12 @@ Connect = Callable[[], AbstractContextManager[Send]]
 
 def measure(stage: Stage, scale: Scale, figures: Figures) -> None:
     parent = memory_directory()
-    rounds_on_disk = scale.rounds if parent is None else scale.latency_rounds_on_disk
+    rounds_on_disk = scale.latency_rounds if parent is None else scale.latency_rounds_on_disk
     on_disk = Comparison.on(stage, scale, rounds_on_disk, PRODUCERS_ON_DISK) if rounds_on_disk else None
     remarks = []
     if parent is not None:
         with Stage(parent) as stage_in_memory:
-            best = Comparison.on(stage_in_memory, scale, scale.rounds, PRODUCERS_IN_MEMORY)
+            best = Comparison.on(stage_in_memory, scale, scale.latency_rounds, PRODUCERS_IN_MEMORY)
     else:
         assert on_disk is not None
         best, remarks = on_disk, ["files on disk: there is no tmpfs with room"]

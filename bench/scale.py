@@ -14,7 +14,9 @@ class Scale:
     """How often each side of a ratio is measured; medians count."""
     relay_rows: int
     latency_rate: int
+    latency_rounds: int
     latency_seconds: float
+    """Many short rounds: what disturbs the machine for a moment spoils few of them, and the median none."""
     latency_rounds_on_disk: int
     """With files on a disk: for the raw figures only, unless there is no memory for them."""
     bulk_messages: int
@@ -41,8 +43,9 @@ FULL = Scale(
     rounds=3,
     relay_rows=100_000,
     latency_rate=1_000,
-    latency_seconds=15,
-    latency_rounds_on_disk=3,
+    latency_rounds=15,
+    latency_seconds=3,
+    latency_rounds_on_disk=5,
     bulk_messages=1_000,
     bulk_rounds=41,
     claim_rows_small=10_000,
@@ -64,7 +67,8 @@ QUICK = Scale(
     rounds=2,
     relay_rows=10_000,
     latency_rate=1_000,
-    latency_seconds=1.5,
+    latency_rounds=5,
+    latency_seconds=1,
     latency_rounds_on_disk=0,
     bulk_messages=1_000,
     bulk_rounds=7,

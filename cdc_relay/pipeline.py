@@ -152,7 +152,7 @@ class Pipeline:
         """The table says so now."""
         ids = list(ids)
         self.window.leave(ids)
-        for row_id in ids:
+        for row_id in ids if self._leaving_keys else ():
             key = self._leaving_keys.pop(row_id, None)
             if key is not None:
                 self._leaving[key] -= 1

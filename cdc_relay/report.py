@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from cdc_relay.pipeline import Confirmation, Failed, HandOver, Pipeline, Settlement
+from cdc_relay.pipeline import Confirmation, Delivered, Failed, HandOver, Pipeline, Settlement
 from outbox.delivery.outcome import Outcome
 from outbox.failures import FailureKind
 from outbox.message import Message
@@ -52,6 +52,8 @@ class Report:
         self._metrics.settle_seconds.observe(seconds)
         handed_over = 0
         for settlement in settlements:
+            if type(settlement) is Delivered:
+                continue
             if isinstance(settlement, HandOver):
                 handed_over += 1
             elif isinstance(settlement, Failed):
