@@ -3,8 +3,8 @@ Wake-ups: what the relay's thread sleeps on, and what it finds when it wakes.
 
 Four things wake it: the stream, the broker's confirms, events from other threads, and a request to stop. Confirms need
 not wake it each: where nobody waits for one, they are taken along in a turn that something else has begun, or together
-a little later. That halves the turns of a relay that gets its messages one by one, and leaves the processor to those
-that bring them.
+a little later. That halves the turns of a relay that gets its messages one by one, leaves the processor to those that
+bring them, and seldom lets a row find the relay busy with the confirms of others.
 """
 
 from __future__ import annotations
@@ -21,8 +21,10 @@ from outbox.shutdown import Shutdown
 LONGEST_WAIT_SECONDS = 0.5
 """The broker wants a sign of life every few seconds, and a late confirm is to be noticed."""
 
-GATHER_SECONDS = 0.002
+GATHER_SECONDS = 0.005
 """How long confirms may lie that nobody waits for. Metrics see a confirm this much later at most."""
+ALONG_SECONDS = 0.002
+"""After so long they are taken along, if the relay is awake for something else."""
 
 
 class Ready(NamedTuple):
@@ -38,7 +40,7 @@ class Wakeups:
         self._courier = courier
         self._events = events
         self._always = [events.fileno(), shutdown.fileno()]
-        self._confirms_due = 0.0
+        self._confirms_taken = 0.0
 
     def wait(self, deadline: float, *, reading: bool, patient: bool = False) -> Ready:
         """
@@ -53,9 +55,10 @@ class Wakeups:
         writable = [stream] if self._stream.wants_write else []
         now = time.monotonic()
         until = min(deadline, now + LONGEST_WAIT_SECONDS)
-        gathering = patient and now < self._confirms_due
+        confirms_due = self._confirms_taken + GATHER_SECONDS
+        gathering = patient and now < confirms_due
         if gathering:
-            until = min(until, self._confirms_due)
+            until = min(until, confirms_due)
         elif broker is not None:
             readable.append(broker)
         if broker is not None and self._courier.wants_write:
@@ -63,9 +66,13 @@ class Wakeups:
         to_read, to_write, _ = select.select(
             readable, writable, [], 0.0 if has_more or self._events else max(0.0, until - now)
         )
-        answered = broker in to_read or broker in to_write or (gathering and time.monotonic() >= self._confirms_due)
+        answered = broker in to_read or broker in to_write
+        if gathering and not answered:
+            awake_anyway = has_more or bool(to_read)
+            lain_seconds = time.monotonic() - self._confirms_taken
+            answered = lain_seconds >= (ALONG_SECONDS if awake_anyway else GATHER_SECONDS)
         return Ready(stream=has_more or stream in to_read, broker=answered)
 
     def confirms_taken(self) -> None:
         """More are likely to follow: they are left alone for a while. A broker that is slow is listened to."""
-        self._confirms_due = time.monotonic() + GATHER_SECONDS
+        self._confirms_taken = time.monotonic()

@@ -107,6 +107,7 @@ class TestConfirms:
     @pytest.fixture(autouse=True)
     def _one_was_taken(self, scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(wakeups, "GATHER_SECONDS", 3600.0)
+        monkeypatch.setattr(wakeups, "ALONG_SECONDS", 3600.0)
         scene.wakeups.confirms_taken()
         scene.broker.speak()
 
@@ -122,6 +123,14 @@ class TestConfirms:
         monkeypatch.setattr(wakeups, "GATHER_SECONDS", 0.02)
         scene.wakeups.confirms_taken()
         assert scene.wait(patient=True, seconds=60) == Ready(stream=False, broker=True)
+
+    def test_it_is_taken_along_when_a_row_comes_before_it_is_due(
+        self, scene: Scene, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(wakeups, "ALONG_SECONDS", 0.0)
+        assert scene.wait(patient=True) == NOTHING
+        scene.stream.speak()
+        assert scene.wait(patient=True, seconds=60) == Ready(stream=True, broker=True)
 
     def test_it_is_taken_along_in_a_turn_after_it_was_due(self, scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(wakeups, "GATHER_SECONDS", 0.0)
