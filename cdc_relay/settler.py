@@ -27,7 +27,7 @@ How long rows are gathered for one statement, unless there is a whole batch or a
 every commit of ours takes the processor and the disk that the application's need. A relay that is killed sends again
 what it had gathered; one that is asked to stop gathers no more.
 """
-PAUSE_SECONDS = 0.05
+PAUSE_SECONDS = 0.02
 UNSEEN_RETRY_SECONDS = 0.05
 
 

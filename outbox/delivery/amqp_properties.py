@@ -93,6 +93,8 @@ class PropertiesEncoder:
             if type(value) is str:  # nearly all of them
                 text = _bytes(value)
                 pieces += (encoded_name, _TEXT.pack(b"S", len(text)), text)
+            elif value is None:  # half of a task's
+                pieces += (encoded_name, b"V")
             else:
                 try:
                     pieces += (encoded_name, self._item(value))
