@@ -60,7 +60,7 @@ Parts for --only, with the results they give:
 {NAMES}
 
 All rates are of two sides in turn on this machine, by their medians; docs/performance.md says how. The first run
-installs the peers into bench/venvs. A full run takes some 20 minutes on two idle processors; no part takes longer than
+installs the peers into bench/venvs. A full run takes 10 to 20 minutes on two idle processors; no part takes longer than
 {FULL.part_seconds / 60:g} minutes. Ctrl-C ends it and keeps what was measured.
 """
 
