@@ -76,17 +76,9 @@ def test_whoever_is_in_a_hurry_does_not_wait(store: Store) -> None:
         assert sizes[1] == len(others)
 
 
-def test_a_pause_ends_the_gathering(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(settler_module, "GATHER_SECONDS", FOR_EVER)
-    first, *others = insert_rows(store.connection, 11)
-    with settling(store) as (settler, sizes):
-        settle_the_first(settler, sizes, first)
-        submit(settler, others)
-        wait_for(lambda: sum(sizes) == len(others) + 1, message="all are settled")
-
-
-def test_gathering_ends_after_a_while(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(settler_module, "PAUSE_SECONDS", FOR_EVER)
+@pytest.mark.parametrize("never", ["GATHER_SECONDS", "PAUSE_SECONDS"], ids=["a pause", "the time that it may take"])
+def test_each_alone_ends_the_gathering(store: Store, monkeypatch: pytest.MonkeyPatch, never: str) -> None:
+    monkeypatch.setattr(settler_module, never, FOR_EVER)
     first, *others = insert_rows(store.connection, 11)
     with settling(store) as (settler, sizes):
         settle_the_first(settler, sizes, first)
