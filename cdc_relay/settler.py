@@ -27,6 +27,8 @@ How long rows are gathered for one statement, unless there is a whole batch or a
 every commit of ours takes the processor and the disk that the application's need. A relay that is killed sends again
 what it had gathered; one that is asked to stop gathers no more.
 """
+LEFT_BEHIND_SECONDS = 0.05
+"""The same while rows are left behind: the scheduler waits for those, and they wait for the rows before them."""
 PAUSE_SECONDS = 0.02
 UNSEEN_RETRY_SECONDS = 0.05
 
@@ -90,19 +92,27 @@ class Settler:
                 if batch:
                     self._settle(batch)
                 if not self._ended:
-                    self._gather(UNSEEN_RETRY_SECONDS if self._unseen else GATHER_SECONDS)
+                    self._gather()
         except Exception as error:
             self._on_crash(error)
         finally:
             self._inbox.close()
 
-    def _gather(self, seconds: float) -> None:
-        deadline = time.monotonic() + seconds
+    def _gather(self) -> None:
+        started = time.monotonic()
         before = -1
-        while self._gathering and before < len(self._inbox) < BATCH and (left := deadline - time.monotonic()) > 0:
+        while self._gathering and before < len(self._inbox) < BATCH:
+            left = started + self._patience_seconds() - time.monotonic()  # rows can be left behind meanwhile
+            if left <= 0:
+                return
             before = len(self._inbox)
             self._enough.wait(min(PAUSE_SECONDS, left))
             self._enough.clear()
+
+    def _patience_seconds(self) -> float:
+        if self._unseen:
+            return UNSEEN_RETRY_SECONDS
+        return LEFT_BEHIND_SECONDS if self._has_left_behind() else GATHER_SECONDS
 
     def _settle(self, batch: list[Settlement]) -> None:
         self._before_settle()

@@ -86,6 +86,25 @@ def test_each_alone_ends_the_gathering(store: Store, monkeypatch: pytest.MonkeyP
         wait_for(lambda: sum(sizes) == len(others) + 1, message="all are settled")
 
 
+def test_rows_that_are_left_behind_shorten_the_gathering_though_it_has_begun(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(settler_module, "GATHER_SECONDS", FOR_EVER)
+    monkeypatch.setattr(settler_module, "PAUSE_SECONDS", 0.5)  # longer than any between two rows here
+    first, *others = insert_rows(store.connection, BATCH)
+    left_behind: list[int] = []
+    with settling(store, lambda: bool(left_behind)) as (settler, sizes):
+        settle_the_first(settler, sizes, first)
+        left = iter(others)
+
+        def another_one_comes() -> bool:
+            submit(settler, [next(left)])  # so that there is no pause
+            return len(sizes) > 1
+
+        left_behind.append(1)
+        wait_for(another_one_comes, message="what was gathered is settled")
+
+
 @pytest.mark.parametrize("left_behind", [False, True])
 def test_followers_are_woken_where_rows_were_left_behind(store: Store, left_behind: bool) -> None:
     head, follower = insert_rows(store.connection, 2, ordering_key="k")
