@@ -178,11 +178,20 @@ class Outbox:
         ]
         return self.enqueue_rows(handle, rows, event_ids)
 
-    def enqueue_row(self, handle: Any, row: Row, event_id: UUID | None = None) -> Any:
-        """Write one row as it is: for adapters that build their own. `event_id`: the row's, where it is at hand."""
+    def enqueue_row(self, handle: Any, row: Row, event_id: UUID | None = None, *, wait: bool = True) -> Any:
+        """
+        Write one row as it is: for adapters that build their own.
+
+        event_id  the row's, where it is at hand
+        wait      False: where the handle allows it, the answer is not waited for (see producer.handles.in_flight)
+        """
         event_id = event_id or UUID(row["event_id"])
         adapter = adapter_for(handle)
-        written = adapter.execute(handle, self._statements[_query_for(row)], row, self.guard)
+        statement = self._statements[_query_for(row)]
+        if not wait and (send := adapter.sender(handle)) is not None:
+            send(statement, row)
+            return Receipt(event_id, _is_new(row, NOT_KNOWN_YET))
+        written = adapter.execute(handle, statement, row, self.guard)
         if adapter.is_async:
             return _then(written, lambda count: Receipt(event_id, _is_new(row, count)))
         return Receipt(event_id, _is_new(row, written))
@@ -230,6 +239,9 @@ _QUERIES = (
     *("enqueue_many", "enqueue_many_delayed", "enqueue_copy"),
 )
 _PACKAGE = __name__.partition(".")[0]
+
+NOT_KNOWN_YET = -1
+"""As a number of rows: the answer has not come yet."""
 
 T = TypeVar("T")
 R = TypeVar("R")

@@ -101,7 +101,7 @@ def outbox(monkeypatch: pytest.MonkeyPatch) -> RecordedOutbox:
     """Everything that is enqueued in this test is recorded instead of written."""
     recorded = RecordedOutbox()
 
-    def enqueue_row(self: Outbox, handle: Any, row: Row, event_id: UUID | None = None) -> Any:  # noqa: ARG001
+    def enqueue_row(self: Outbox, handle: Any, row: Row, event_id: UUID | None = None, **_: bool) -> Any:  # noqa: ARG001
         return _as_handle_would(handle, Receipt(UUID(row["event_id"]), recorded.record(row)))
 
     def enqueue_rows(self: Outbox, handle: Any, rows: list[Row], event_ids: Any = None) -> Any:  # noqa: ARG001

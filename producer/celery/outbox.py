@@ -45,6 +45,9 @@ class TaskOutbox:
     outside_transaction  'capture' (with a warning), 'direct' or 'raise'
     exclude_tasks        names or globs ('reports.*') of tasks that always go direct
     hold_eta             tasks with an eta wait in PostgreSQL and are sent when due, rather than wait in a worker
+    wait_for_insert      a call waits for the answer to its INSERT. Otherwise, with psycopg 3 and in a transaction that
+                         has begun, the answer is taken before whatever comes next there, and an error comes out of
+                         that (see producer.handles.in_flight)
     context              headers and log context that tasks carry (see producer.context); None for nothing
     """
 
@@ -57,6 +60,7 @@ class TaskOutbox:
         outside_transaction: OutsideTransaction = "capture",
         exclude_tasks: Collection[str] = (),
         hold_eta: bool = False,
+        wait_for_insert: bool = False,
         context: Context | None = None,
     ) -> None:
         if outside_transaction not in get_args(OutsideTransaction):
@@ -69,6 +73,7 @@ class TaskOutbox:
         self.outside_transaction = outside_transaction
         self.exclude_tasks = tuple(exclude_tasks)
         self.hold_eta = hold_eta
+        self.wait_for_insert = wait_for_insert
         self.context = context
         self._declarations = Declarations()
         self._outbox = Outbox(schema=schema, context=None, outside_transaction="allow")
@@ -76,8 +81,7 @@ class TaskOutbox:
 
     def __reduce__(self) -> Any:
         """Pools that spawn pickle the application; what is bound stays behind."""
-        settings = ("django", "connect", "schema", "outside_transaction", "exclude_tasks", "hold_eta", "context")
-        return _make, ({name: getattr(self, name) for name in settings},)
+        return _make, ({name: getattr(self, name) for name in _SETTINGS},)
 
     @contextmanager
     def session(self, handle: Any) -> Iterator[None]:
@@ -147,7 +151,7 @@ class TaskOutbox:
 
     def _enqueue(self, handle: Any, rows: list[Row]) -> None:
         if len(rows) == 1:
-            self._outbox.enqueue_row(handle, rows[0])
+            self._outbox.enqueue_row(handle, rows[0], wait=self.wait_for_insert)
         else:
             self._outbox.enqueue_rows(handle, rows)
 
@@ -165,6 +169,11 @@ class TaskOutbox:
     def _on_end(self, session: Any, transaction: Any) -> None:
         if transaction.parent is None:
             self._bound.set(tuple(bound for bound in self._bound.get() if bound is not session))
+
+
+_SETTINGS = (
+    *("django", "connect", "schema", "outside_transaction", "exclude_tasks", "hold_eta", "wait_for_insert", "context"),
+)
 
 
 def _make(settings: dict[str, Any]) -> TaskOutbox:

@@ -53,6 +53,10 @@ Copy = Callable[[Statement, Iterable[Sequence[Any]], Guard], Any]
 """Runs a binary COPY ... FROM STDIN with rows of str, bytes and None; the number of rows, or an awaitable of it."""
 
 
+Send = Callable[[Statement, Parameters], None]
+"""Sends a statement that writes, with parameters of str, bytes and None, and does not wait for the answer."""
+
+
 class Adapter(Protocol):
     """How to run a statement on one kind of handle. An asynchronous adapter returns awaitables."""
 
@@ -70,11 +74,17 @@ class Adapter(Protocol):
     def copier(self, handle: Any) -> Copy | None:
         """What runs COPY on it; None where that cannot be done."""
 
+    def sender(self, handle: Any) -> Send | None:
+        """What sends on it without waiting; None where that cannot be done. See producer.handles.in_flight."""
 
-class NoCopy:
-    """For adapters of drivers without COPY, or whose own layer would not see it."""
+
+class StatementsOnly:
+    """For adapters of drivers with neither COPY nor pipelines, or whose own layer would not see them."""
 
     def copier(self, handle: Any) -> Copy | None:  # noqa: ARG002
+        return None
+
+    def sender(self, handle: Any) -> Send | None:  # noqa: ARG002
         return None
 
 

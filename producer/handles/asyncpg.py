@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from producer.handles import Adapter, Guard, NoCopy, Rows
+from producer.handles import Adapter, Guard, Rows, StatementsOnly
 from producer.statement import Parameters, Statement
 
 
-class Asyncpg(NoCopy):
+class Asyncpg(StatementsOnly):
     is_async = True
 
     def in_transaction(self, handle: Any) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import closing
 from typing import Any
 
-from producer.handles import Adapter, Guard, NoCopy, Rows
+from producer.handles import Adapter, Guard, Rows, StatementsOnly
 from producer.statement import Parameters, Statement
 
 IDLE = 0  # psycopg2.extensions.TRANSACTION_STATUS_IDLE
@@ -19,7 +19,7 @@ def in_transaction(connection: Any) -> bool:
     return not connection.autocommit or connection.get_transaction_status() != IDLE
 
 
-class Psycopg2(NoCopy):
+class Psycopg2(StatementsOnly):
     is_async = False
 
     def in_transaction(self, handle: Any) -> bool:

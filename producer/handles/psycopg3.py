@@ -16,7 +16,8 @@ import psycopg
 from psycopg.pq import PipelineStatus, TransactionStatus
 from psycopg.rows import tuple_row
 
-from producer.handles import Adapter, Copy, Guard, Rows
+from producer.handles import Adapter, Copy, Guard, Rows, Send
+from producer.handles.in_flight import InFlight
 from producer.statement import Parameters, Statement
 
 
@@ -60,6 +61,10 @@ class Psycopg:
         connection = connection_of(handle)
         return partial(self._copy, connection) if can_copy(connection) else None
 
+    def sender(self, handle: Any) -> Send | None:
+        flight = InFlight.on(connection_of(handle))
+        return None if flight is None else flight.send
+
     def _copy(self, connection: Any, statement: Statement, rows: Iterable[Sequence[Any]], guard: Guard) -> int:
         guard(in_transaction(connection))
         cursor = psycopg.Cursor(connection)
@@ -90,6 +95,9 @@ class AsyncPsycopg:
     def copier(self, handle: Any) -> Copy | None:
         connection = connection_of(handle)
         return partial(self._copy, connection) if can_copy(connection) else None
+
+    def sender(self, handle: Any) -> Send | None:  # noqa: ARG002
+        return None  # whoever awaits gives the processor to others meanwhile
 
     async def _copy(self, connection: Any, statement: Statement, rows: Iterable[Sequence[Any]], guard: Guard) -> int:
         guard(in_transaction(connection))

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from producer.handles import Adapter, Guard, NoCopy, Rows
+from producer.handles import Adapter, Guard, Rows, StatementsOnly
 from producer.statement import Parameters, Statement
 
 
@@ -34,7 +34,7 @@ def run(handle: Any, statement: Statement, parameters: Parameters) -> Any:
     return connection.exec_driver_sql(statement.pyformat, dict(parameters))
 
 
-class SQLAlchemy(NoCopy):
+class SQLAlchemy(StatementsOnly):
     is_async = False
 
     def in_transaction(self, handle: Any) -> bool:
@@ -49,7 +49,7 @@ class SQLAlchemy(NoCopy):
         return [tuple(row) for row in run(handle, statement, parameters)]
 
 
-class AsyncSQLAlchemy(NoCopy):
+class AsyncSQLAlchemy(StatementsOnly):
     """
     SQLAlchemy's asynchronous handles run synchronous code in a greenlet: it needs no rewriting.
 
