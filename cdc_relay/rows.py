@@ -17,7 +17,7 @@ log = get_logger(__name__)
 REPEATING = frozenset(
     (
         *("schema_version", "event_type", "aggregate_type", "exchange", "routing_key"),
-        *("content_type", "content_encoding", "properties", "declarations", "context", "dedup_key"),
+        *("content_type", "content_encoding", "declarations", "context", "dedup_key"),
         *("attempts", "owner", "claimed_by", "last_error", "last_failed_at"),
     )
 )

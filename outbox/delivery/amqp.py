@@ -27,10 +27,11 @@ from amqp.serialization import dumps
 from outbox.delivery.amqp_channel import Envelope, PublishChannel
 from outbox.delivery.amqp_declarations import AmqpDeclarer
 from outbox.delivery.amqp_link import Link
+from outbox.delivery.amqp_moulds import Moulds
 from outbox.delivery.amqp_properties import PropertiesEncoder
 from outbox.delivery.broker_url import address_of
 from outbox.delivery.outcome import Outcome
-from outbox.delivery.wire import Wire, to_wire
+from outbox.delivery.wire import to_wire
 from outbox.errors import BrokerOutage, UndecodableMessage
 from outbox.failures import Failure, classify, failure, outage
 from outbox.message import Message
@@ -68,6 +69,7 @@ class AmqpPublisher:
         self._unconfirmed: list[Message] = []
         self._order = 0
         self._properties = PropertiesEncoder()
+        self._moulds = Moulds(self._properties)
         self._arguments: dict[tuple[str, str], bytes] = {}
 
     def connect(self) -> None:
@@ -200,7 +202,7 @@ class AmqpPublisher:
             self._outcomes.append(Outcome(message, refusals[message.declarations]))
             return
         try:
-            envelope = self._encode(link, message, to_wire(message, now))
+            envelope = self._encode(link, message, now)
         except Exception as error:
             # Whatever it is, it is about this row: as an outage it would keep all the others out.
             self._outcomes.append(Outcome(message, classify(error)))
@@ -212,24 +214,30 @@ class AmqpPublisher:
         else:
             fast.send(envelope)
 
-    def _encode(self, link: Link, message: Message, wire: Wire) -> Envelope:
-        arguments = self._arguments.get((wire.exchange, wire.routing_key)) or self._encode_arguments(wire)
-        properties = self._properties.encode(wire)
+    def _encode(self, link: Link, message: Message, now: int) -> Envelope:
+        exchange, routing_key, message_id = message.exchange, message.routing_key, message.event_id
+        properties = self._moulds.cast(message)
+        if properties is None:
+            wire = to_wire(message, now)
+            exchange, routing_key, message_id = wire.exchange, wire.routing_key, wire.properties["message_id"]
+            properties = self._properties.encode(wire)
+            self._moulds.learn(message, wire)
+        arguments = self._arguments.get((exchange, routing_key)) or self._encode_arguments(exchange, routing_key)
         if len(properties) + HEADER_FRAME_OVERHEAD > link.frame_max:
             # Sent nevertheless, it would make the broker close the connection.
             raise UndecodableMessage(f"headers and properties of {len(properties)} bytes exceed an AMQP frame")
         self._order += 1
-        return Envelope(self._order, message, wire.properties["message_id"], wire.exchange, arguments, properties)
+        return Envelope(self._order, message, message_id, exchange, arguments, properties)
 
-    def _encode_arguments(self, wire: Wire) -> bytes:
+    def _encode_arguments(self, exchange: str, routing_key: str) -> bytes:
         """The arguments of basic.publish: the same for every message of a route."""
         try:
-            encoded: bytes = dumps("Bssbb", (0, wire.exchange, wire.routing_key, _MANDATORY, _IMMEDIATE))
+            encoded: bytes = dumps("Bssbb", (0, exchange, routing_key, _MANDATORY, _IMMEDIATE))
         except Exception as error:
             raise UndecodableMessage("its exchange or routing key is longer than AMQP's 255 bytes") from error
         if len(self._arguments) >= MAX_REMEMBERED:
             self._arguments.clear()
-        self._arguments[wire.exchange, wire.routing_key] = encoded
+        self._arguments[exchange, routing_key] = encoded
         return encoded
 
     def _flush(self, link: Link) -> None:

@@ -52,7 +52,7 @@ class PropertiesEncoder:
             raise UndecodableMessage(f"AMQP cannot carry a property or header of it: {reason}") from error
 
     def _encode(self, headers: dict[str, Any], properties: dict[str, Any]) -> bytes:
-        flags, plan = self._plans.get(tuple(properties)) or self._plan(tuple(properties))
+        flags, plan = self.plan_for(properties)
         pieces = [flags]
         name = ""
         try:
@@ -65,13 +65,49 @@ class PropertiesEncoder:
                     text = _bytes(value)
                     pieces += (_SHORT_SIZE.pack(len(text)), text)
                 else:
-                    pieces.append(self._values.get((kind, value)) or self._value(kind, value))
+                    pieces.append(self.value(kind, value))
         except Exception as error:
             raise ValueError(f"{name}: {error}") from error
         return b"".join(pieces)
 
-    def _plan(self, names: tuple[str, ...]) -> tuple[bytes, list[tuple[str, str]]]:
+    def plan_for(self, properties: dict[str, Any]) -> tuple[bytes, list[tuple[str, str]]]:
         """For messages that have these properties: the flags, and which values follow, in order."""
+        names = tuple(properties)
+        return self._plans.get(names) or self._plan(names)
+
+    def value(self, kind: str, value: Any) -> bytes:
+        """A property of one of py-amqp's kinds."""
+        return self._values.get((kind, value)) or self._value(kind, value)
+
+    def name(self, name: str) -> bytes:
+        """The name of a header."""
+        return self._names.get(name) or self._name(name)
+
+    def item(self, value: Any) -> bytes:
+        """A value of a table or an array, with the letter for its type."""
+        kind = type(value)
+        if value is None:
+            return b"V"
+        if kind is str:
+            text = _bytes(value)
+            return _TEXT.pack(b"S", len(text)) + text
+        if kind is bool:
+            return b"t\1" if value else b"t\0"
+        if kind is int:
+            small = -2147483647 <= value <= 2147483647
+            return _INTEGER.pack(b"I", value) if small else _LONG_INTEGER.pack(b"L", value)
+        if kind is float:
+            if not isfinite(value):  # JSON's 1e400; the broker would close the connection over it
+                raise ValueError("not a finite number")
+            return _FLOAT.pack(b"d", value)
+        if kind is dict:
+            return b"F" + self._table(value)
+        if kind is list:
+            return b"A" + _sized([self.item(each) for each in value])
+        encoded: bytes = dumps("A", ([value],))
+        return encoded[4:]
+
+    def _plan(self, names: tuple[str, ...]) -> tuple[bytes, list[tuple[str, str]]]:
         plan = [(name, kind, flag) for name, kind, flag in _PROPERTIES if kind == "F" or name in names]
         found = _FLAGS.pack(sum(flag for _, _, flag in plan)), [(name, kind) for name, kind, _ in plan]
         if len(self._plans) >= MAX_REMEMBERED:
@@ -97,7 +133,7 @@ class PropertiesEncoder:
                 pieces += (encoded_name, b"V")
             else:
                 try:
-                    pieces += (encoded_name, self._item(value))
+                    pieces += (encoded_name, self.item(value))
                 except Exception as error:
                     raise ValueError(f"{name}: {error}") from error
         return _sized(pieces)
@@ -111,30 +147,6 @@ class PropertiesEncoder:
             self._names.clear()
         self._names[name] = encoded
         return encoded
-
-    def _item(self, value: Any) -> bytes:
-        """A value of a table or an array, with the letter for its type."""
-        kind = type(value)
-        if value is None:
-            return b"V"
-        if kind is str:
-            text = _bytes(value)
-            return _TEXT.pack(b"S", len(text)) + text
-        if kind is bool:
-            return b"t\1" if value else b"t\0"
-        if kind is int:
-            small = -2147483647 <= value <= 2147483647
-            return _INTEGER.pack(b"I", value) if small else _LONG_INTEGER.pack(b"L", value)
-        if kind is float:
-            if not isfinite(value):  # JSON's 1e400; the broker would close the connection over it
-                raise ValueError("not a finite number")
-            return _FLOAT.pack(b"d", value)
-        if kind is dict:
-            return b"F" + self._table(value)
-        if kind is list:
-            return b"A" + _sized([self._item(each) for each in value])
-        encoded: bytes = dumps("A", ([value],))
-        return encoded[4:]
 
 
 def _sized(pieces: list[bytes]) -> bytes:
