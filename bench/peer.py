@@ -46,10 +46,10 @@ class Shop:
             "BENCH_QUEUE": QUEUE,
         }
 
-    def enqueue(self, calls: int) -> list[float]:
-        """Enqueue one task with a known id, and this many others (with a few to warm up); microseconds of each."""
+    def enqueue(self, calls: int) -> dict[str, list[float]]:
+        """Enqueue one task with a known id, and this many others; their microseconds (see bench.shop.enqueue)."""
         output = self._python("-m", "bench.shop.enqueue", self._whose, str(calls))
-        times: list[float] = json.loads(output)
+        times: dict[str, list[float]] = json.loads(output)
         return times
 
     def migrate(self) -> None:

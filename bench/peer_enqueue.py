@@ -2,7 +2,8 @@
 enqueue_vs_django_celery_outbox: microseconds of a captured `delay()` in a Django transaction, INSERT included.
 
 Both run the same shop in processes of their own, in turn, with the same versions of Django, Celery and psycopg. Whole
-transactions of a hundred calls are timed, so that nothing a call puts off until the commit is left out.
+transactions of a hundred calls are timed, so that nothing a call puts off until the commit is left out. What a
+transaction with a single call takes is among the raw figures.
 """
 
 from __future__ import annotations
@@ -16,16 +17,19 @@ from bench.stage import Stage
 
 
 def measure(stage: Stage, scale: Scale, figures: Figures) -> None:
-    ours: list[float] = []
-    theirs: list[float] = []
+    medians: dict[str, dict[str, list[float]]] = {way: {"ours": [], "theirs": []} for way in ("together", "alone")}
     with stage.outbox() as database, peer_shop(stage, "bench_peer_enqueue") as (peer, _):
-        shop = Shop("ours", database.dsn, stage.rabbitmq.url)
+        shops = {"ours": Shop("ours", database.dsn, stage.rabbitmq.url), "theirs": peer}
         for _ in range(scale.rounds):
-            ours.append(median(shop.enqueue(scale.enqueue_calls)))
-            theirs.append(median(peer.enqueue(scale.enqueue_calls)))
-    figures.put("enqueue_vs_django_celery_outbox", ratio_of_medians(ours, theirs))
+            for whose, shop in shops.items():
+                for way, times in shop.enqueue(scale.enqueue_calls).items():
+                    medians[way][whose].append(median(times))
+    together, alone = medians["together"], medians["alone"]
+    figures.put("enqueue_vs_django_celery_outbox", ratio_of_medians(together["ours"], together["theirs"]))
     figures.raw["enqueue"] = {
         "calls": scale.enqueue_calls,
-        "microseconds": rounded(ours),
-        "django_celery_outbox_microseconds": rounded(theirs),
+        "microseconds": rounded(together["ours"]),
+        "django_celery_outbox_microseconds": rounded(together["theirs"]),
+        "transaction_of_one_call_microseconds": rounded(alone["ours"]),
+        "django_celery_outbox_transaction_of_one_call_microseconds": rounded(alone["theirs"]),
     }

@@ -21,7 +21,7 @@ from bench.peer import QUEUE, Shop, peer_shop
 from bench.scale import Scale
 from bench.stage import Stage
 
-WARM_UP_ROWS = 200
+WARM_UP_SHARE = 0.1
 SLEEP_SECONDS = 1.0
 """Of the peer's relay and of our scheduler, by default, when there is nothing to do."""
 
@@ -63,11 +63,12 @@ def measure(stage: Stage, scale: Scale, figures: Figures) -> None:
                 for_scheduler.dsn, "outbox", scheduler, url, QUEUE, _fill_ours("scheduler", 0), SLEEP_SECONDS
             ),
         }
-        for backlog in backlogs.values():
-            backlog.drain(WARM_UP_ROWS)
-        for _ in range(scale.rounds):
+        rows = {name: scale.peer_rows if name == "peer" else scale.scheduler_rows for name in backlogs}
+        for name, backlog in backlogs.items():
+            backlog.drain(round(rows[name] * WARM_UP_SHARE))
+        for _ in range(scale.peer_rounds):
             for name, backlog in backlogs.items():
-                rates[name].append(backlog.drain(scale.peer_rows if name == "peer" else scale.scheduler_rows))
+                rates[name].append(backlog.drain(rows[name]))
     delete_queue(url, QUEUE)
     note = f"django-celery-outbox with confirm_publish and its defaults, {scale.peer_rows:,} rows"
     figures.put("relay_vs_django_celery_outbox", ratio_of_medians(rates["relay"], rates["peer"]), note)

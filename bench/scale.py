@@ -26,6 +26,8 @@ class Scale:
     memory_rows: int
     outage_rate: int
     outage_seconds: float
+    peer_rounds: int
+    """In which drains of ours and of the peer's are compared: they are far apart, and rates of seconds differ much."""
     peer_rows: int
     """The peer's relays are slow: their rate is measured over fewer rows than ours."""
     scheduler_rows: int
@@ -53,6 +55,7 @@ FULL = Scale(
     memory_rows=1_000_000,
     outage_rate=500,
     outage_seconds=60,
+    peer_rounds=5,
     peer_rows=10_000,
     scheduler_rows=50_000,
     enqueue_calls=2_000,
@@ -77,6 +80,7 @@ QUICK = Scale(
     memory_rows=20_000,
     outage_rate=500,
     outage_seconds=3,
+    peer_rounds=2,
     peer_rows=200,
     scheduler_rows=5_000,
     enqueue_calls=300,

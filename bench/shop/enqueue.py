@@ -1,9 +1,10 @@
 """
-python -m bench.shop.enqueue ours|theirs CALLS: microseconds of a `delay()` inside a transaction, as JSON: a value for
-each transaction, the mean of its calls.
+python -m bench.shop.enqueue ours|theirs CALLS: microseconds of a `delay()` inside a transaction, as JSON: `together`, a
+value for each transaction of a hundred calls, their mean; and `alone`, a value for each transaction of a single call.
 
 What is timed is all that the calls cause: building the messages, the INSERTs, and what they leave to be done once the
-transaction is committed. The commit itself is in it, shared by a hundred calls. The first call of all carries a task id
+transaction is committed. The commit itself is in it, shared by a hundred calls; a single one has a whole transaction to
+itself, with a statement of the application before it, and that is in it too. The first call of all carries a task id
 that the other benchmarks know, so that its row can be multiplied.
 """
 
@@ -24,7 +25,7 @@ TEMPLATE_ID = "be9c0000-0000-4000-8000-000000000000"
 
 def main() -> None:
     import django
-    from django.db import transaction
+    from django.db import connection, transaction
 
     from bench.shop.task import ARGUMENTS
 
@@ -33,14 +34,22 @@ def main() -> None:
     task = import_module(f"bench.shop.{whose}").send_invoice
     with transaction.atomic():
         task.apply_async(kwargs=ARGUMENTS, task_id=TEMPLATE_ID)
-    times: list[float] = []
+    together: list[float] = []
+    alone: list[float] = []
     for _ in range(WARM_UP_TRANSACTIONS + calls // CALLS_PER_TRANSACTION if calls else 0):
         started = time.perf_counter()
         with transaction.atomic():
             for _ in range(CALLS_PER_TRANSACTION):
                 task.delay(**ARGUMENTS)
-        times.append((time.perf_counter() - started) / CALLS_PER_TRANSACTION * 1e6)
-    print(json.dumps(times[WARM_UP_TRANSACTIONS:]))
+        together.append((time.perf_counter() - started) / CALLS_PER_TRANSACTION * 1e6)
+    for _ in range(calls // CALLS_PER_TRANSACTION):
+        started = time.perf_counter()
+        with transaction.atomic():
+            with connection.cursor() as cursor:
+                cursor.execute("SELECT 1")
+            task.delay(**ARGUMENTS)
+        alone.append((time.perf_counter() - started) * 1e6)
+    print(json.dumps({"together": together[WARM_UP_TRANSACTIONS:], "alone": alone}))
 
 
 if __name__ == "__main__":
