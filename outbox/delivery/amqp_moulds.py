@@ -62,7 +62,15 @@ class Moulds:
             return
         if len(self._moulds) >= MAX_MOULDS:
             self._moulds.clear()
-        self._moulds[message.event_type] = Mould.of(message, wire, self._encoder) or _NoMould()
+        # A mould is made at the second sight of a type: one that is never seen again is not worth it.
+        mould = _NoMould(MAX_MISSES - 1) if known is None else self._mould(message, wire)
+        self._moulds[message.event_type] = mould
+
+    def _mould(self, message: Message, wire: Wire) -> Mould | _NoMould:
+        try:
+            return Mould.of(message, wire, self._encoder) or _NoMould(0)
+        except Exception:
+            return _NoMould(0)  # nested too deeply, say: the message itself was encoded, and is to be sent
 
 
 def _is_plain(message: Message) -> bool:
@@ -97,9 +105,19 @@ def _pattern(value: dict[str, Any], separators: tuple[str, str]) -> Find:
 
     def find(text: str | bytes) -> Sequence[bytes] | None:
         match = fullmatch(text.encode() if isinstance(text, str) else text)
-        return None if match is None else match.groups()
+        return None if match is None or not _is_utf8(text) else match.groups()
 
     return find
+
+
+def _is_utf8(text: str | bytes) -> bool:
+    """A database in SQL_ASCII takes any bytes."""
+    if not text.isascii() and isinstance(text, bytes):
+        try:
+            text.decode()
+        except UnicodeDecodeError:
+            return False
+    return True
 
 
 class Mould:
@@ -161,6 +179,8 @@ class Mould:
             pieces[slot] = _SHORT_SIZE(len(text))
             pieces[slot + 1] = text
         seconds = message.created_at // 1_000_000 + POSTGRES_EPOCH_IN_UNIX_SECONDS
+        if seconds < 0:
+            return None
         pieces[self._timestamp_slot] = self._encoder.value("L", seconds)
         return b"".join(pieces)
 
@@ -207,8 +227,8 @@ class _NoMould:
 
     __slots__ = ("misses",)
 
-    def __init__(self) -> None:
-        self.misses = 0
+    def __init__(self, misses: int) -> None:
+        self.misses = misses
 
     def cast(self, message: Message) -> bytes | None:  # noqa: ARG002
         return None

@@ -9,14 +9,15 @@ statements are waited for.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from producer.handles import Adapter, Guard, Rows, Send, StatementsOnly
 from producer.statement import Parameters, Statement
 
-if TYPE_CHECKING:
-    from producer.handles.in_flight import InFlight
+_SendOn = Callable[[Any, Statement, Parameters], bool]
+"""in_flight.send: imported only where there is psycopg 3."""
 
 
 def connection_of(handle: Any) -> Any:
@@ -57,10 +58,9 @@ class Django(StatementsOnly):
         connection = connection_of(handle)
         if not _has_cursors_of_its_own(connection):
             return None
-        from producer.handles.in_flight import InFlight
+        from producer.handles import in_flight
 
-        flight = InFlight.on(connection.connection)
-        return None if flight is None else partial(_send, connection, flight)
+        return partial(_send, connection, in_flight.send) if in_flight.can_send(connection.connection) else None
 
 
 def _has_cursors_of_its_own(connection: Any) -> bool:
@@ -75,21 +75,31 @@ def _has_cursors_of_its_own(connection: Any) -> bool:
     )
 
 
-def _send(connection: Any, flight: InFlight, statement: Statement, parameters: Parameters) -> None:
-    connection.make_cursor(_Sending(flight, statement)).execute(statement.pyformat, parameters)
+def _send(connection: Any, send: _SendOn, statement: Statement, parameters: Parameters) -> None:
+    cursor = _SendingCursor(connection.connection, send, statement)
+    connection.make_cursor(cursor).execute(statement.pyformat, parameters)
 
 
-class _Sending:
+class _SendingCursor:
     """The driver's part of a cursor, for Django's to call."""
 
-    def __init__(self, flight: InFlight, statement: Statement) -> None:
-        self._flight = flight
+    rowcount = -1
+    description = None
+
+    def __init__(self, driver: Any, send: _SendOn, statement: Statement) -> None:
+        self._driver = driver
+        self._send = send
         self._statement = statement
 
     def execute(self, sql: str, parameters: Parameters) -> None:
-        # An execute_wrapper may have changed the text: added a comment, say.
+        # An execute_wrapper may have changed the text (added a comment, say), or the state of the connection.
         own = self._statement
-        self._flight.send(own if sql == own.pyformat else Statement(sql), parameters)
+        if not self._send(self._driver, own if sql == own.pyformat else Statement(sql), parameters):
+            with self._driver.cursor() as cursor:
+                cursor.execute(sql, parameters)
+
+    def close(self) -> None:
+        """There is nothing to close."""
 
 
 ADAPTER: Adapter = Django()

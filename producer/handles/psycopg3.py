@@ -17,7 +17,7 @@ from psycopg.pq import PipelineStatus, TransactionStatus
 from psycopg.rows import tuple_row
 
 from producer.handles import Adapter, Copy, Guard, Rows, Send
-from producer.handles.in_flight import InFlight
+from producer.handles.in_flight import can_send, send
 from producer.statement import Parameters, Statement
 
 
@@ -62,8 +62,12 @@ class Psycopg:
         return partial(self._copy, connection) if can_copy(connection) else None
 
     def sender(self, handle: Any) -> Send | None:
-        flight = InFlight.on(connection_of(handle))
-        return None if flight is None else flight.send
+        connection = connection_of(handle)
+        return partial(self._send, connection) if can_send(connection) else None
+
+    def _send(self, connection: Any, statement: Statement, parameters: Parameters) -> None:
+        if not send(connection, statement, parameters):
+            psycopg.Cursor(connection).execute(statement.binary, parameters)
 
     def _copy(self, connection: Any, statement: Statement, rows: Iterable[Sequence[Any]], guard: Guard) -> int:
         guard(in_transaction(connection))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from typing import Any
 
@@ -114,8 +115,8 @@ def _nested(connection: psycopg.Connection[Any]) -> None:
         pass
 
 
-def _bound_to(connection: psycopg.Connection[Any]) -> TaskOutbox:
-    outbox = TaskOutbox()
+def _bound_to(connection: psycopg.Connection[Any], **options: Any) -> TaskOutbox:
+    outbox = TaskOutbox(**options)
     outbox._bound.set((connection,))
     return outbox
 
@@ -129,6 +130,8 @@ NEXT_STEPS: dict[str, Callable[[psycopg.Connection[Any]], object]] = {
     "commit": lambda connection: connection.commit(),
     "execute": lambda connection: connection.execute("SELECT 1"),
     "COMMIT as a statement": lambda connection: connection.execute("COMMIT"),
+    "COMMIT AND CHAIN": lambda connection: connection.execute("COMMIT AND CHAIN"),
+    "COMMIT and more": lambda connection: connection.execute("COMMIT; BEGIN"),
     "executemany": lambda connection: connection.cursor().executemany("SELECT %s", [(1,), (2,)]),
     "stream": lambda connection: list(connection.cursor().stream("SELECT 1")),
     "COPY": _copy,
@@ -137,6 +140,10 @@ NEXT_STEPS: dict[str, Callable[[psycopg.Connection[Any]], object]] = {
     "a server-side cursor": _server_side,
     "another call": lambda connection: a_task(_bound_to(connection)).delay("another"),
 }
+
+
+def step_ends_transaction(step: Callable[[psycopg.Connection[Any]], object]) -> bool:
+    return any(step is each for name, each in NEXT_STEPS.items() if "commit" in name.lower())
 
 
 @pytest.mark.parametrize("step", NEXT_STEPS.values(), ids=NEXT_STEPS)
@@ -161,25 +168,96 @@ def test_nobody_gets_past_an_insert_that_failed(
             with pytest.raises(psycopg.errors.LockNotAvailable) as caught:
                 step(connection)
         assert "not waited for" in caught.value.__notes__[0]
-        assert "wait" not in vars(connection)
         connection.rollback()
         note.delay("afterwards")
     assert committed(database) == ["afterwards"]
 
 
-def test_a_rollback_goes_on_after_an_insert_that_failed(database: Database) -> None:
+def test_whoever_takes_no_notice_of_the_error_cannot_commit_either(database: Database) -> None:
+    with begun(database) as (connection, note):
+        note.delay("good")
+        astray = a_task(_bound_to(connection, schema="nowhere"))
+        astray.delay("bad")
+        for step in NEXT_STEPS.values():
+            with suppress(psycopg.Error):
+                if not step_ends_transaction(step):
+                    step(connection)
+        with pytest.raises(psycopg.errors.UndefinedTable):
+            connection.commit()
+        assert connection.info.transaction_status == TransactionStatus.IDLE
+        note.delay("afterwards")
+    assert committed(database) == ["afterwards"]
+
+
+def test_a_block_inside_another_whose_insert_failed_takes_the_other_with_it(database: Database) -> None:
     with begun(database, schema="nowhere") as (connection, note):
-        note.delay("first")
-        connection.rollback()
-        assert connection.execute("SELECT 1").fetchone() == (1,)
-        with suppress(Undo), connection.transaction():
-            note.delay("second")
-            raise Undo
-        assert connection.execute("SELECT 1").fetchone() == (1,)
         with pytest.raises(psycopg.errors.UndefinedTable), connection.transaction():
-            note.delay("third")
-        connection.rollback()
+            note.delay("first")
+        with pytest.raises(psycopg.errors.UndefinedTable):
+            connection.commit()
         assert connection.execute("SELECT 1").fetchone() == (1,)
+
+
+def _undone_block(connection: psycopg.Connection[Any], call: Callable[[], object]) -> None:
+    with suppress(Undo), connection.transaction():
+        call()
+        raise Undo
+
+
+def _rolled_back_block(connection: psycopg.Connection[Any], call: Callable[[], object]) -> None:
+    with connection.transaction():
+        call()
+        raise psycopg.Rollback
+
+
+def _forced_block(connection: psycopg.Connection[Any], call: Callable[[], object]) -> None:
+    with connection.transaction(force_rollback=True):
+        call()
+
+
+def _statements(connection: psycopg.Connection[Any], call: Callable[[], object]) -> None:
+    connection.execute("SAVEPOINT here")
+    call()
+    connection.execute("ROLLBACK TO SAVEPOINT here")
+
+
+def _method(connection: psycopg.Connection[Any], call: Callable[[], object]) -> None:
+    call()
+    connection.rollback()
+
+
+@pytest.mark.parametrize("autocommit", [False, True])
+@pytest.mark.parametrize("roll_back", [_undone_block, _rolled_back_block, _forced_block, _statements, _method])
+def test_whoever_rolls_back_is_not_bothered(
+    database: Database, roll_back: Callable[[Any, Any], None], autocommit: bool
+) -> None:
+    with psycopg.connect(database.dsn, autocommit=autocommit) as connection:
+        astray = a_task(_bound_to(connection, schema="nowhere"))
+
+        def call() -> None:
+            connection.execute("SELECT 1")
+            astray.delay("bad")
+            assert is_in_flight(connection)
+
+        if autocommit and roll_back in (_statements, _method):
+            connection.execute("BEGIN")
+        roll_back(connection, call)
+        assert connection.execute("SELECT 1").fetchone() == (1,)
+        connection.commit()
+
+
+def test_threads_may_share_a_connection(database: Database) -> None:
+    with begun(database) as (connection, _):
+
+        def call_often() -> None:
+            note = a_task(_bound_to(connection))
+            for number in range(50):
+                note.delay(str(number))
+
+        with ThreadPoolExecutor(4) as pool:
+            for work in [pool.submit(call_often) for _ in range(4)]:
+                work.result()
+    assert sorted(committed(database)) == sorted(str(number) for number in range(50) for _ in range(4))
 
 
 def test_a_connection_that_is_closed_takes_the_calls_with_it(database: Database) -> None:
@@ -321,6 +399,48 @@ def test_django_reads_through_a_server_side_cursor_after_a_call(database: Databa
             cursor.execute("SELECT count(*) FROM outbox")
             assert cursor.fetchall() == [(2,)]
     assert committed(database) == ["first", "second"]
+
+
+def test_in_django_a_hook_runs_only_if_the_transaction_was_committed(database: Database) -> None:
+    from django.db import DatabaseError, ProgrammingError, transaction
+
+    ran: list[str] = []
+    with in_django(database) as (connection, note):
+        astray = a_task(TaskOutbox(django="default", schema="nowhere"))
+        with pytest.raises(ProgrammingError, match="nowhere"), transaction.atomic():  # noqa: PT012
+            note.delay("good")
+            transaction.on_commit(lambda: ran.append("hook"))
+            astray.delay("bad")
+            with suppress(DatabaseError), transaction.atomic():
+                note.delay("good too")
+            assert not connection.is_usable()
+        assert ran == []
+        with transaction.atomic():
+            note.delay("afterwards")
+    assert committed(database) == ["afterwards"]
+
+
+def test_a_wrapper_of_djangos_may_call_a_task_itself(database: Database) -> None:
+    from django.db import transaction
+
+    with in_django(database) as (connection, note):
+
+        def audit(execute: Any, sql: str, params: Any, many: bool, context: Any) -> Any:
+            if "INSERT" in sql and connection.execute_wrappers:
+                connection.execute_wrappers.clear()
+                note.delay("audit")
+                connection.execute_wrappers.append(audit)
+            result = execute(sql, params, many, context)
+            assert context["cursor"].rowcount in (-1, 1)
+            return result
+
+        with transaction.atomic():
+            connection.cursor().execute("SELECT 1")
+            connection.execute_wrappers.append(audit)
+            note.delay("first")
+            note.delay("second")
+            connection.execute_wrappers.clear()
+    assert committed(database) == ["audit", "first", "audit", "second"]
 
 
 def test_djangos_wrappers_see_a_statement_and_may_change_its_text(database: Database) -> None:

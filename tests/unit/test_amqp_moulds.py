@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from typing import Any
 
 import pytest
@@ -53,6 +54,10 @@ class Publisher:
             return cast, True
         return self.encode_by_the_long_way(message), False
 
+    def learn_task(self) -> None:
+        while not self.encode(task())[1]:
+            pass
+
     def encode_by_the_long_way(self, message: Message) -> bytes:
         wire = to_wire(message, NOW)
         encoded = PropertiesEncoder().encode(wire)
@@ -93,9 +98,9 @@ def test_a_cast_equals_the_long_way(data: st.DataObject) -> None:
 
 
 @pytest.mark.parametrize("as_bytes", [False, True])
-def test_a_second_message_of_its_type_is_cast(as_bytes: bool) -> None:
+def test_messages_are_cast_once_their_type_was_seen_twice(as_bytes: bool) -> None:
     publisher = Publisher()
-    for number, is_cast in enumerate([False, True, True]):
+    for number, is_cast in enumerate([False, False, True, True]):
         headers = json.dumps(
             CELERY_HEADERS | {"id": f"id-{number}", "argsrepr": "Käthe"}, ensure_ascii=False, separators=(",", ":")
         )
@@ -129,7 +134,7 @@ def test_a_second_message_of_its_type_is_cast(as_bytes: bool) -> None:
 )
 def test_a_message_that_differs_in_more_than_strings_goes_the_long_way(changes: dict[str, Any]) -> None:
     publisher = Publisher()
-    publisher.encode(task())
+    publisher.learn_task()
     message = task(**changes)
     assert publisher.encode(message) == (long_way(message), False)
     assert publisher.encode(task())[1]
@@ -150,23 +155,46 @@ def test_a_message_that_differs_in_more_than_strings_goes_the_long_way(changes: 
 )
 def test_no_mould_is_made_of_what_depends_on_more_than_the_text(changes: dict[str, Any]) -> None:
     publisher = Publisher()
-    for _ in range(2):
+    for _ in range(3):
         message = task(**changes)
         assert publisher.encode(message) == (long_way(message), False)
 
 
 def test_a_string_that_is_too_long_for_amqp_is_refused_as_by_the_long_way() -> None:
     publisher = Publisher()
-    publisher.encode(task())
+    publisher.learn_task()
     message = task(properties=CELERY_PROPERTIES | {"correlation_id": "x" * 256})
     assert publisher.moulds.cast(message) is None
     with pytest.raises(UndecodableMessage):
         publisher.encode(message)
 
 
+@pytest.mark.parametrize(
+    "changes",
+    [{"created_at": -(10**15)}, {"headers": json.dumps(CELERY_HEADERS | {"id": "?"}).encode().replace(b"?", b"\xff")}],
+    ids=["before 1970", "not UTF-8"],
+)
+def test_what_the_long_way_refuses_is_not_cast(changes: dict[str, Any]) -> None:
+    publisher = Publisher()
+    for _ in range(3):
+        publisher.encode(make_message(headers=CELERY_HEADERS))
+    message = make_message(headers=CELERY_HEADERS)._replace(**changes)
+    assert publisher.moulds.cast(message) is None
+    with pytest.raises(UndecodableMessage):
+        publisher.encode(message)
+
+
+def test_headers_of_which_no_mould_can_be_made_are_no_reason_not_to_send() -> None:
+    publisher = Publisher()
+    depth = sys.getrecursionlimit() // 3
+    nested = make_message(headers='{"deep":' + '{"a":' * depth + "1" + "}" * depth + "}")
+    expected = long_way(nested)
+    assert [publisher.encode(nested) for _ in range(3)] == [(expected, False)] * 3 or publisher.encode(nested)[1]
+
+
 def test_a_mould_that_nothing_fits_any_more_is_made_anew() -> None:
     publisher = Publisher()
-    publisher.encode(task())
+    publisher.learn_task()
     changed = CELERY_HEADERS | {"retries": 1}
     assert [publisher.encode(task(headers=changed))[1] for _ in range(MAX_MISSES + 1)] == [False] * MAX_MISSES + [True]
 
@@ -174,5 +202,6 @@ def test_a_mould_that_nothing_fits_any_more_is_made_anew() -> None:
 def test_the_number_of_moulds_is_bounded() -> None:
     publisher = Publisher()
     for number in range(2 * MAX_MOULDS + 1):
-        publisher.encode(make_message(event_type=f"type-{number}"))
+        for _ in range(2):
+            publisher.encode(make_message(event_type=f"type-{number}"))
     assert len(publisher.moulds._moulds) <= MAX_MOULDS
