@@ -6,7 +6,8 @@ Directly means as an application would without an outbox: by kombu's Producer, w
 calls come down as well. The messages are the same as the relay's, headers and properties included.
 
 Both paths are measured in turn, in many short rounds, of which the medians count: what disturbs a shared machine for a
-moment spoils few of them.
+moment spoils few of them. Each round begins with a while that does not count: a path that has rested while the other
+was measured is not what it is in steady use, with its connections new and its processes cold.
 
 The consumer is a process of its own and of the same kind on both paths; times are taken by the clock that all processes
 of the machine share. As many producers as it takes, each a thread with a connection and as many on both paths, make up
@@ -47,7 +48,6 @@ from bench.traffic import EVENT_TYPE, HEADERS, body, event_id
 from producer import Outbox
 
 QUEUE = "bench-latency"
-WARM_UP_SECONDS = 1.0
 PRODUCERS_IN_MEMORY = 1
 PRODUCERS_ON_DISK = 4
 SHARES: Final = {"p50": 0.5, "p99": 0.99}
@@ -98,11 +98,9 @@ class Comparison:
                 (partial(_through_the_outbox, database), comparison.through),
                 (partial(_directly, url), comparison.direct),
             )
-            for connect, _ in ways:
-                Run.of(url, connect, producers, scale.latency_rate, WARM_UP_SECONDS)
             for _ in range(rounds):
                 for connect, runs in ways:
-                    runs.append(Run.of(url, connect, producers, scale.latency_rate, scale.latency_seconds))
+                    runs.append(Run.of(url, connect, producers, scale))
         delete_queue(url, QUEUE)
         return comparison
 
@@ -132,9 +130,11 @@ class Call(NamedTuple):
 
 
 class Run:
-    """What the producers and the consumer saw."""
+    """What the producers and the consumer saw, once they were warm."""
 
-    def __init__(self, calls: Sequence[Call], arrivals: Arrivals) -> None:
+    def __init__(self, calls: Sequence[Call], arrivals: Arrivals, warm_up_seconds: float) -> None:
+        warm_from = min(call.started for call in calls) + warm_up_seconds * 1e9
+        calls = [call for call in calls if call.started >= warm_from]
         backwards = zip(reversed(arrivals.numbers), reversed(arrivals.times), strict=True)
         arrived = dict(backwards)  # of duplicates the first one counts
         self._all = [(arrived[call.number] - call.started) / 1e6 for call in calls]
@@ -143,8 +143,9 @@ class Run:
         self.rate = len(calls) / ((max(started) - min(started)) / 1e9)
 
     @classmethod
-    def of(cls, url: str, connect: Connect, producers: int, rate: float, seconds: float) -> Run:
-        """Send at this rate for so long."""
+    def of(cls, url: str, connect: Connect, producers: int, scale: Scale) -> Run:
+        """Send at a steady rate for so long, after a while that does not count."""
+        rate, seconds = scale.latency_rate, scale.latency_warm_up_seconds + scale.latency_seconds
         with consuming(url, QUEUE) as consumer:
             with ThreadPoolExecutor(producers) as pool:
                 works = [
@@ -156,7 +157,7 @@ class Run:
                 send(LAST)
             arrivals = consumer.result()
         arrivals.check_exactly(call.number for call in calls)
-        return cls(calls, arrivals)
+        return cls(calls, arrivals, scale.latency_warm_up_seconds)
 
     def milliseconds(self, share: float) -> float:
         return percentile(self._all, share)

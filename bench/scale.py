@@ -17,6 +17,8 @@ class Scale:
     latency_rounds: int
     latency_seconds: float
     """Many short rounds: what disturbs the machine for a moment spoils few of them, and the median none."""
+    latency_warm_up_seconds: float
+    """Of each round, before it counts."""
     latency_rounds_on_disk: int
     """With files on a disk: for the raw figures only, unless there is no memory for them."""
     bulk_messages: int
@@ -47,6 +49,7 @@ FULL = Scale(
     latency_rate=1_000,
     latency_rounds=15,
     latency_seconds=3,
+    latency_warm_up_seconds=1,
     latency_rounds_on_disk=5,
     bulk_messages=1_000,
     bulk_rounds=41,
@@ -72,6 +75,7 @@ QUICK = Scale(
     latency_rate=1_000,
     latency_rounds=5,
     latency_seconds=1,
+    latency_warm_up_seconds=0.3,
     latency_rounds_on_disk=0,
     bulk_messages=1_000,
     bulk_rounds=7,
