@@ -113,6 +113,27 @@ def lose(publisher: Publisher, deadline_seconds: float = 60.0) -> tuple[list[Out
     raise AssertionError("the publisher did not notice that the connection is lost")
 
 
+def test_tasks_of_a_type_arrive_each_with_its_own_headers(rabbit: Broker, publisher: AmqpPublisher) -> None:
+    queue = rabbit.declare_queue()
+    headers: list[dict[str, Any]] = [
+        {"id": f"id-{number}", "argsrepr": argsrepr, "retries": 0, "stamps": {}, "parent_id": None}
+        for number, argsrepr in enumerate(["(1,)", "(2,)", "('Käthe',)", 'a "quoted" one', "", "(3,)"])
+    ]
+    messages = [
+        to(
+            queue,
+            headers=json.dumps(each, ensure_ascii=False),
+            properties={"correlation_id": each["id"], "reply_to": "answers", "priority": 3},
+        )
+        for each in headers
+    ]
+    assert set(send(publisher, *messages).values()) == {None}
+    arrived = rabbit.get_all(queue, len(messages))
+    assert [message.headers for message in arrived] == headers
+    assert [message.properties["correlation_id"] for message in arrived] == [each["id"] for each in headers]
+    assert [message.properties["message_id"] for message in arrived] == [message.event_id for message in messages]
+
+
 class TestConfirms:
     def test_thousands_of_pipelined_messages_are_all_confirmed(self, rabbit: Broker, publisher: AmqpPublisher) -> None:
         queue = rabbit.declare_queue()
