@@ -13,9 +13,9 @@ import sys
 import time
 from typing import Any, Final
 
-from cdc_relay.pgoutput import Insert, Relation, decode
+from cdc_relay.pgoutput import INSERT, Relation, decode
 from cdc_relay.rows import Rows
-from cdc_relay.stream import ReplicationStream, XLogData
+from cdc_relay.stream import ReplicationStream
 from outbox.command import spare_the_collector
 
 READ_LIMIT: Final = 500
@@ -30,19 +30,18 @@ def read_once(dsn: str, slot: str, expected: int) -> dict[str, Any]:
     with ReplicationStream.open(dsn) as stream:
         stream.start(slot, "outbox")
         while len(event_ids) < expected:
-            items = stream.read(READ_LIMIT)
-            for item in items:
-                if isinstance(item, XLogData):
-                    message = decode(item.payload)
-                    if isinstance(message, Insert):
-                        row = rows.read(message)
-                        if row is not None:
-                            event_ids.append(row.event_id)
-                    elif isinstance(message, Relation):
-                        rows.learn(message)
+            arrival = stream.read(READ_LIMIT)
+            for payload in () if arrival is None else arrival.messages:
+                message = decode(payload)
+                if message is INSERT:
+                    row = rows.read(payload)
+                    if row is not None:
+                        event_ids.append(row.event_id)
+                elif isinstance(message, Relation):
+                    rows.learn(message)
             if event_ids and not first_rows:
                 first_rows, first_at = len(event_ids), time.perf_counter()
-            if not items and not stream.has_more and not select.select([stream], [], [], SILENCE_SECONDS)[0]:
+            if arrival is None and not stream.has_more and not select.select([stream], [], [], SILENCE_SECONDS)[0]:
                 break
         seconds = time.perf_counter() - first_at
         cpu = time.process_time() - cpu

@@ -4,8 +4,8 @@ Decode pgoutput messages (protocol version 1, text or binary columns) into value
 Pure functions over bytes: no connection, no clock, no logging. Bytes that do not parse raise ProtocolError, whose
 message never quotes them: they are somebody's data.
 
-`decode` tells what a message is. An Insert stays undecoded until a `RowReader`, built once per Relation message,
-reads the wanted columns from it in one pass. Columns are found by name, so a table may gain, lose and reorder columns
+`decode` tells what a message is. An insert stays undecoded until a `RowReader`, built once per Relation message, reads
+the wanted columns from it in one pass. Columns are found by name, so a table may gain, lose and reorder columns
 while the stream runs. What a column becomes depends on its type alone, not on the format the server chose:
 
     int2, int4, int8                int
@@ -28,10 +28,10 @@ import struct
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from enum import Enum
 from itertools import groupby
 from typing import Any, Final, NamedTuple
 
-from cdc_relay.lsn import Lsn
 from outbox.errors import ProtocolError
 
 _EPOCH: Final = datetime(2000, 1, 1, tzinfo=UTC)
@@ -42,14 +42,14 @@ _INFINITY: Final = 2**63 - 1
 
 
 class Begin(NamedTuple):
-    final_lsn: Lsn  # where the transaction's commit record starts: the commit_lsn of its Commit
+    final_lsn: int  # where the transaction's commit record starts: the commit_lsn of its Commit
     commit_time: int  # server time
     xid: int
 
 
 class Commit(NamedTuple):
-    commit_lsn: Lsn
-    end_lsn: Lsn  # what to confirm once every row of the transaction is settled
+    commit_lsn: int
+    end_lsn: int  # what to confirm once every row of the transaction is settled
     commit_time: int  # server time
 
 
@@ -72,10 +72,13 @@ class Relation:
     columns: tuple[Column, ...]
 
 
-class Insert(NamedTuple):
-    relation_id: int
-    payload: bytes  # the whole message, for RowReader.read
+class Insert(Enum):
+    """A row: the message itself is what a RowReader reads."""
 
+    INSERT = b"I"
+
+
+INSERT: Final = Insert.INSERT
 
 Message = Begin | Commit | Relation | Insert
 
@@ -87,6 +90,8 @@ _Plan = list[tuple["_Run | None", bool, _Converter, _Converter]]
 def decode(payload: bytes) -> Message | None:
     """Decode one message; None for the kinds an outbox has no use for (update, delete, truncate, type, origin, ...)."""
     tag = payload[:1]
+    if tag == b"I":
+        return INSERT
     if tag in _IGNORED:
         return None
     decoder = _DECODERS.get(tag)
@@ -96,6 +101,15 @@ def decode(payload: bytes) -> Message | None:
         return decoder(payload)
     except (struct.error, ValueError, LookupError):
         raise ProtocolError(f"malformed pgoutput message {tag!r} of {len(payload)} bytes") from None
+
+
+def relation_id_of(insert: bytes) -> int:
+    """The relation whose row it is."""
+    try:
+        relation_id: int = _INSERT_RELATION.unpack_from(insert)[0]
+    except struct.error:
+        raise ProtocolError(f"malformed insert of {len(insert)} bytes") from None
+    return relation_id
 
 
 def to_datetime(server_time: int) -> datetime:
@@ -229,19 +243,14 @@ _NOTHING_YET: Final = b"\xff"  # not the kind of any column
 
 
 def _begin(payload: bytes) -> Begin:
-    final_lsn, commit_time, xid = _BEGIN.unpack(payload)
-    return Begin(Lsn(final_lsn), commit_time, xid)
+    return Begin(*_BEGIN.unpack(payload))
 
 
 def _commit(payload: bytes) -> Commit:
     flags, commit_lsn, end_lsn, commit_time = _COMMIT.unpack(payload)
     if flags:
         raise ProtocolError(f"a commit with unknown flags {flags:#x}")
-    return Commit(Lsn(commit_lsn), Lsn(end_lsn), commit_time)
-
-
-def _insert(payload: bytes) -> Insert:
-    return Insert(_INSERT_RELATION.unpack_from(payload)[0], payload)
+    return Commit(commit_lsn, end_lsn, commit_time)
 
 
 def _relation(payload: bytes) -> Relation:
@@ -271,7 +280,6 @@ def _string(payload: bytes, start: int) -> tuple[str, int]:
 _DECODERS: Final[dict[bytes, Callable[[bytes], Message]]] = {
     b"B": _begin,
     b"C": _commit,
-    b"I": _insert,
     b"R": _relation,
 }
 _IGNORED: Final = frozenset({b"U", b"D", b"T", b"Y", b"O", b"M"})

@@ -7,7 +7,7 @@ log: it is in the table, and falls due for the scheduler.
 
 from __future__ import annotations
 
-from cdc_relay.pgoutput import Insert, Relation, RowReader
+from cdc_relay.pgoutput import Relation, RowReader, relation_id_of
 from outbox.errors import ProtocolError
 from outbox.message import Message
 from outbox.telemetry.logs import get_logger
@@ -37,15 +37,15 @@ class Rows:
             RowReader(relation, fields, required=fields, repeating=REPEATING, uuids_as_text=True) if ours else None
         )
 
-    def read(self, insert: Insert) -> Message | None:
+    def read(self, insert: bytes) -> Message | None:
         try:
-            reader = self._readers[insert.relation_id]
+            reader = self._readers[relation_id_of(insert)]
         except KeyError:
             raise ProtocolError("a row of a relation that the server has not described") from None
         if reader is None:
             return None
         try:
-            return Message._make(reader.read(insert.payload))
+            return Message._make(reader.read(insert))
         except ProtocolError as error:
             log.error("row_left_unread", reason=str(error))
             return None

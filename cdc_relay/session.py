@@ -17,13 +17,14 @@ from functools import partial
 
 from cdc_relay.clock import ServerClock
 from cdc_relay.courier import Courier
+from cdc_relay.frames import Arrival
 from cdc_relay.lsn import Lsn
-from cdc_relay.pgoutput import Begin, Commit, Insert, Relation, decode
+from cdc_relay.pgoutput import INSERT, Begin, Commit, Relation, decode
 from cdc_relay.pipeline import Pipeline, Settlement
 from cdc_relay.report import Report
 from cdc_relay.rows import Rows
 from cdc_relay.settler import Settler
-from cdc_relay.stream import Keepalive, ReplicationStream
+from cdc_relay.stream import ReplicationStream
 from cdc_relay.wakeups import Ready, Wakeups
 from cdc_relay.window import Window
 from outbox.crash_points import crash_point
@@ -86,7 +87,7 @@ class Session:
         self._checked_up_to = Lsn.parse(asking.wal_position())
         self._catching_up = True
         self._rows = Rows(settings.schema_name)
-        self._server_at = Lsn(0)
+        self._server_at = 0
         self._settling = 0
         self._status_due = 0.0
         self._forget_due = time.monotonic() + FORGET_BLOCKED_SECONDS
@@ -140,9 +141,10 @@ class Session:
         ready = self._wakeups.wait(
             self._status_due, reading=room > 0, patient=room > 0 and self._pipeline.can_wait_for_confirms
         )
-        if ready.stream:
-            rows = self._read(min(room, READ_LIMIT))
+        if ready.stream and (arrival := self._stream.read(min(room, READ_LIMIT))) is not None:
+            rows = self._take_in(arrival.messages)
             self._hand_out_work()  # what is new goes out first: all that is left to do is bookkeeping, and can wait
+            self._heard(arrival)
             if rows:
                 self._report.read(rows)
         self._handle_events(ready)
@@ -171,28 +173,16 @@ class Session:
 
     # -- reading ------------------------------------------------------------------------------------------------------
 
-    def _read(self, limit: int) -> list[Message]:
-        """Take in what has arrived; returns the rows among it that are the relay's."""
+    def _take_in(self, messages: Sequence[bytes]) -> list[Message]:
+        """What pgoutput says; returns the rows among it that are the relay's."""
         window = self._pipeline.window
         rows: list[Message] = []
         catching_up = self._catching_up
-        items = self._stream.read(limit)
-        if items:
-            self._clock.observe(items[-1].sent_at)
-            self._server_at = max(self._server_at, items[-1].wal_end)
-            self._health.wire_heard()
         now = self._clock.now()
-        for item in items:
-            if isinstance(item, Keepalive):
-                # Rows of this turn are in the window already: it is idle only if there were none.
-                window.server_reached(item.wal_end)
-                self._caught_up_at(item.wal_end)
-                if item.reply_requested:
-                    self._status_due = 0.0
-                continue
-            message = decode(item.payload)
-            if isinstance(message, Insert):
-                row = self._rows.read(message)
+        for payload in messages:
+            message = decode(payload)
+            if message is INSERT:
+                row = self._rows.read(payload)
                 if row is not None and self._pipeline.read(row, now):
                     rows.append(row)
             elif isinstance(message, Begin):
@@ -207,10 +197,23 @@ class Session:
             self._after_read()
         return rows
 
-    def _caught_up_at(self, position: Lsn) -> None:
+    def _heard(self, arrival: Arrival) -> None:
+        """What the server says of itself."""
+        self._clock.observe(arrival.sent_at)
+        self._server_at = max(self._server_at, arrival.wal_end)
+        self._health.wire_heard()
+        if arrival.keepalive is not None:
+            # Rows that came before it are in the window, which is idle only if they are done with. Those that came
+            # after it are further on in the WAL.
+            self._pipeline.window.server_reached(arrival.keepalive.wal_end)
+            self._caught_up_at(arrival.keepalive.wal_end)
+            if arrival.keepalive.reply_requested:
+                self._status_due = 0.0
+
+    def _caught_up_at(self, position: int) -> None:
         if self._catching_up and position >= self._checked_up_to:
             self._catching_up = False
-            log.info("caught_up", position=str(position))
+            log.info("caught_up", position=str(Lsn(position)))
 
     def _admit(self, rows: list[Message], *, check: bool) -> None:
         if check:

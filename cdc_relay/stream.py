@@ -11,7 +11,8 @@ A loop looks like this:
     stream = ReplicationStream.open(dsn)
     stream.start("outrider", "outrider")
     while True:
-        for item in stream.read(500): ...
+        arrival = stream.read(500)
+        ...
         stream.send_status(flushed=...)
         if not stream.has_more:
             select.select([stream], [stream] if stream.wants_write else [], [], 1.0)
@@ -23,17 +24,17 @@ from __future__ import annotations
 
 import os
 import selectors
-import struct
 import time
-from typing import Any, Final, NamedTuple, Self
+from typing import Any, Final, Self
 
 import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg.pq import DiagnosticField, ExecStatus
 from psycopg.pq.abc import PGconn, PGresult
 
+from cdc_relay.frames import Arrival, decode_frames, encode_status
 from cdc_relay.lsn import Lsn
-from outbox.errors import ProtocolError, ReplicationError
+from outbox.errors import ReplicationError
 
 _FROM_THE_SLOT: Final = Lsn(0)
 _UNDEFINED_OBJECT: Final = "42704"
@@ -48,23 +49,6 @@ _READINGS_IN_VAIN_UNENCRYPTED: Final = 1
 _LEAST_ROOM_BYTES: Final = 8 * 1024
 
 
-# Named tuples, because there is one per message and a frozen dataclass takes three times as long to make.
-class XLogData(NamedTuple):
-    """One pgoutput message."""
-
-    wal_end: Lsn  # the position of the change; 0 for a Relation message
-    sent_at: int  # the server's clock (a server time: see pgoutput)
-    payload: bytes
-
-
-class Keepalive(NamedTuple):
-    """The server is alive, and how far it has come."""
-
-    wal_end: Lsn  # every change before it has been sent, or is of no interest to the publication
-    sent_at: int  # the server's clock
-    reply_requested: bool  # send a status now, or the server cuts the connection
-
-
 class ReplicationStream:
     """A connection in replication mode; streaming after start()."""
 
@@ -76,7 +60,7 @@ class ReplicationStream:
         connection.add_notice_handler(self._notice)
         self._publication_missing: ReplicationError | None = None
         self._streaming = False
-        self._unsent: tuple[Lsn, Lsn, bool] | None = None
+        self._unsent: tuple[int, int, bool] | None = None
         self._unflushed = False
         encrypted = self._pgconn.ssl_in_use or self._pgconn.used_gssapi
         self._readings_in_vain = _READINGS_IN_VAIN if encrypted else _READINGS_IN_VAIN_UNENCRYPTED
@@ -136,25 +120,28 @@ class ReplicationStream:
         except psycopg.Error as error:
             raise self._failure(error) from error
 
-    def read(self, limit: int, *, max_bytes: int = 8 * 1024 * 1024) -> list[XLogData | Keepalive]:
+    def read(self, limit: int, *, max_bytes: int = 8 * 1024 * 1024) -> Arrival | None:
         """
-        Return what has arrived, perhaps nothing: at most `limit` messages, and no more once they have `max_bytes`.
+        Return what has arrived, None for nothing: at most `limit` frames, and no more once they have `max_bytes`.
         If a limit ended it, has_more is true: read again before you wait for the socket. What arrived together with an
         error is dropped: nobody has confirmed it, so the server sends it again.
         """
-        items: list[XLogData | Keepalive] = []
+        frames: list[bytes] = []
         get_copy_data = self._pgconn.get_copy_data
         byte_count = fresh_bytes = readings_in_vain = 0
-        self.has_more = False
+        had_more, self.has_more = self.has_more, False
         try:
+            if not had_more:  # libpq has nothing: spared is asking it
+                readings_in_vain = 1
+                self._pgconn.consume_input()
             while True:
                 size, frame = get_copy_data(1)
                 if size > 0:
-                    items.append(decode_frame(frame.tobytes()))
+                    frames.append(frame.tobytes())
                     readings_in_vain = 0
                     byte_count += size
                     fresh_bytes += size
-                    if len(items) >= limit or byte_count >= max_bytes:
+                    if len(frames) >= limit or byte_count >= max_bytes:
                         self.has_more = True
                         break
                 elif size < 0:
@@ -169,15 +156,16 @@ class ReplicationStream:
             raise self._failure(error) from error
         if self._publication_missing:
             raise self._publication_missing
-        if items:
-            self.last_heard = time.monotonic()
-        return items
+        if not frames:
+            return None
+        self.last_heard = time.monotonic()
+        return decode_frames(frames)
 
     def silent_for(self) -> float:
         """Seconds since the server was last heard; a live one answers send_status(reply=True) at once."""
         return time.monotonic() - self.last_heard
 
-    def send_status(self, *, flushed: Lsn, written: Lsn | None = None, reply: bool = False) -> None:
+    def send_status(self, *, flushed: int, written: int | None = None, reply: bool = False) -> None:
         """
         Tell the server that it may forget everything before `flushed`. `written` (default: flushed) only shows up in
         pg_stat_replication; `reply` asks for a keepalive. While the socket takes nothing, only the newest is kept.
@@ -297,34 +285,6 @@ class ReplicationStream:
         if result is not None and result.status == ExecStatus.FATAL_ERROR:
             return _server_error(result)
         return ReplicationError("the server ended the replication stream")
-
-
-# -- frames ------------------------------------------------------------------------------------------------------------
-
-_XLOG_DATA: Final = struct.Struct(">x8xQq")  # two positions, which are the same in logical replication; the time
-_KEEPALIVE: Final = struct.Struct(">xQqB")
-_STATUS: Final = struct.Struct(">cQQQqB")
-_EPOCH_MICROSECONDS: Final = 946_684_800_000_000  # 2000-01-01 on the Unix clock
-
-
-def decode_frame(frame: bytes) -> XLogData | Keepalive:
-    """Decode what a server sends in COPY mode."""
-    try:
-        if frame[0] == ord("w"):
-            wal_end, sent_at = _XLOG_DATA.unpack_from(frame)
-            return XLogData(Lsn(wal_end), sent_at, frame[25:])
-        if frame[0] == ord("k"):
-            wal_end, sent_at, reply_requested = _KEEPALIVE.unpack(frame)
-            return Keepalive(Lsn(wal_end), sent_at, reply_requested != 0)
-    except (struct.error, IndexError):
-        raise ProtocolError(f"malformed replication frame of {len(frame)} bytes") from None
-    raise ProtocolError(f"unknown replication frame {frame[:1]!r}")
-
-
-def encode_status(written: Lsn, flushed: Lsn, reply: bool) -> bytes:
-    """Encode a standby status update; what is flushed counts as applied."""
-    now = time.time_ns() // 1000 - _EPOCH_MICROSECONDS
-    return _STATUS.pack(b"r", written, flushed, flushed, now, reply)
 
 
 def quote_identifier(name: str) -> str:

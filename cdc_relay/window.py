@@ -12,7 +12,6 @@ from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from cdc_relay.lsn import Lsn
 from outbox.message import Message
 
 
@@ -21,7 +20,7 @@ class Transaction:
     xid: int
     commit_time: int
     in_flight: int = 0
-    end_lsn: Lsn | None = None  # until its Commit is read
+    end_lsn: int | None = None  # until its Commit is read
 
 
 class Window:
@@ -33,7 +32,7 @@ class Window:
         self._rows: dict[int, tuple[Transaction, int]] = {}
         self._bytes = 0
         self._transactions: deque[Transaction] = deque()
-        self._confirmed = Lsn(0)
+        self._confirmed = 0
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -46,7 +45,7 @@ class Window:
         return max(0, self._max_messages - len(self._rows))
 
     @property
-    def confirmed(self) -> Lsn:
+    def confirmed(self) -> int:
         """Up to here, every row has been dealt with."""
         while self._transactions:
             first = self._transactions[0]
@@ -72,7 +71,7 @@ class Window:
         self._bytes += size
         self._rows[message.id] = (transaction, size)
 
-    def commit(self, end_lsn: Lsn) -> None:
+    def commit(self, end_lsn: int) -> None:
         self._transactions[-1].end_lsn = end_lsn
 
     def leave(self, ids: Iterable[int]) -> None:
@@ -86,7 +85,7 @@ class Window:
     def transaction_of(self, row_id: int) -> Transaction:
         return self._rows[row_id][0]
 
-    def server_reached(self, wal_end: Lsn) -> None:
+    def server_reached(self, wal_end: int) -> None:
         """The server has sent everything up to here: with nothing in flight, an idle outbox holds no WAL back."""
         if self.idle:
             self._confirmed = max(self._confirmed, wal_end)

@@ -137,18 +137,9 @@ class AmqpPublisher:
         return self._link.fileno() if self._link is not None else None
 
     def takes_at_once(self, messages: Sequence[Message]) -> bool:
-        link, fast = self._link, self._fast
-        return (
-            link is not None
-            and link.blocked is None
-            and fast is not None
-            and not self.troubled
-            and not self._suspects
-            and self._declarer.has_declared(messages)
-            and not any(
-                message.exchange in self._refused_exchanges or fast.holds(message.event_id) for message in messages
-            )
-        )
+        # Messages for the careful channel are taken too: they are put aside, and then there is trouble.
+        link = self._link
+        return link is not None and link.blocked is None and not self.troubled and self._declarer.has_declared(messages)
 
     def arrived(self) -> list[Outcome]:
         if (link := self._link) is not None:

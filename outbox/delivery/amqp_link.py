@@ -107,7 +107,7 @@ class Link:
         self._may_wait = True
         self._emptied = False
         self._buffer: list[bytes] = []
-        self._unsent: deque[memoryview] = deque()
+        self._unsent: deque[bytes | memoryview] = deque()
         self._last_sent = monotonic()
 
     def limit_waits(self, timeout_seconds: float) -> None:
@@ -138,14 +138,18 @@ class Link:
         if self._buffer:
             if not unsent:
                 self._last_sent = monotonic()
-            unsent.append(memoryview(b"".join(self._buffer)))
+            unsent.append(b"".join(self._buffer))
             self._buffer.clear()
-        with suppress(*_NOT_NOW):
+        try:
             while unsent:
-                unsent[0] = unsent[0][self._socket.send(unsent[0]) :]
-                if not unsent[0]:
-                    unsent.popleft()
+                sent = self._socket.send(unsent[0])
                 self._last_sent = monotonic()
+                if sent == len(unsent[0]):
+                    unsent.popleft()
+                else:
+                    unsent[0] = memoryview(unsent[0])[sent:]
+        except _NOT_NOW:
+            pass
 
     @property
     def wants_write(self) -> bool:

@@ -16,9 +16,9 @@ from psycopg import sql
 from psycopg.rows import dict_row
 
 from cdc_relay.lsn import Lsn
-from cdc_relay.pgoutput import Insert, Relation, decode
+from cdc_relay.pgoutput import INSERT, Relation, decode
 from cdc_relay.rows import Rows
-from cdc_relay.stream import ReplicationStream, XLogData
+from cdc_relay.stream import ReplicationStream
 from outbox.embedded import EmbeddedServerError, Postgres
 from outbox.message import Message
 from outbox.sqlfiles import script
@@ -135,16 +135,16 @@ def test_the_stream_brings_each_column_as_it_is_in_the_table_and_nothing_else(em
     skipped: list[bytes] = []
 
     def read() -> bool:
-        for item in stream.read(1000):
-            if isinstance(item, XLogData):
-                change = decode(item.payload)
-                if isinstance(change, Relation):
-                    rows.learn(change)
-                elif isinstance(change, Insert):
-                    message = rows.read(change)
-                    messages.append({} if message is None else message._asdict())
-                elif change is None:
-                    skipped.append(item.payload[:1])
+        arrival = stream.read(1000)
+        for payload in () if arrival is None else arrival.messages:
+            change = decode(payload)
+            if isinstance(change, Relation):
+                rows.learn(change)
+            elif change is INSERT:
+                message = rows.read(payload)
+                messages.append({} if message is None else message._asdict())
+            elif change is None:
+                skipped.append(payload[:1])
         return len(messages) >= len(expected)
 
     with ReplicationStream.open(stage.database.dsn) as stream:

@@ -18,9 +18,10 @@ import psycopg
 import pytest
 from psycopg import sql
 
+from cdc_relay.frames import Arrival, Keepalive
 from cdc_relay.lsn import Lsn
-from cdc_relay.pgoutput import Begin, Commit, Insert, Relation, RowReader, decode, to_datetime, uuid_text
-from cdc_relay.stream import Keepalive, ReplicationStream, XLogData
+from cdc_relay.pgoutput import Commit, Insert, Relation, RowReader, decode, relation_id_of, to_datetime, uuid_text
+from cdc_relay.stream import ReplicationStream
 from outbox.embedded import Postgres
 from outbox.errors import ReplicationError
 from tests.fixtures.database import Database, drop_database
@@ -90,27 +91,25 @@ class Tap:
         self.keepalives: list[Keepalive] = []
         self.skipped: list[bytes] = []
 
-    def read(self, limit: int = 1000) -> list[XLogData | Keepalive]:
-        items = self.stream.read(limit)
-        for item in items:
-            if isinstance(item, Keepalive):
-                self.keepalives.append(item)
-            else:
-                self.take(item.payload)
-        return items
+    def read(self, limit: int = 1000, **options: int) -> Arrival | None:
+        arrival = self.stream.read(limit, **options)
+        if arrival is not None:
+            for payload in arrival.messages:
+                self.take(payload)
+            if arrival.keepalive is not None:
+                self.keepalives.append(arrival.keepalive)
+        return arrival
 
     def take(self, payload: bytes) -> None:
         match decode(payload):
-            case Insert(relation_id, insert):
-                self.rows.append(self.readers[relation_id].read(insert))
+            case Insert.INSERT:
+                self.rows.append(self.readers[relation_id_of(payload)].read(payload))
             case Relation() as relation:
                 self.readers[relation.relation_id] = RowReader(relation, self.wanted)
             case Commit() as commit:
                 self.commits.append(commit)
             case None:
                 self.skipped.append(payload[:1])
-            case Begin():
-                pass
 
     def until(self, condition: Callable[[], object], message: str = "the stream did not bring it") -> None:
         def read_and_check() -> bool:
@@ -256,6 +255,10 @@ def test_a_rolled_back_transaction_does_not_arrive(source: Source) -> None:
     assert bodies(tap) == ["committed"]
 
 
+def _message_count(arrival: Arrival | None) -> int:
+    return 0 if arrival is None else len(arrival.messages)
+
+
 def test_a_big_transaction_arrives_in_pieces_and_in_order(source: Source) -> None:
     count = 30_000
     source.run("INSERT INTO note (body) SELECT repeat('x', 100) FROM generate_series(1, %s)", count)
@@ -265,7 +268,7 @@ def test_a_big_transaction_arrives_in_pieces_and_in_order(source: Source) -> Non
 
         def read_all() -> bool:
             while True:
-                sizes.append(len(tap.read(limit=50)))
+                sizes.append(_message_count(tap.read(limit=50)))
                 if not stream.has_more:
                     return bool(tap.commits)
 
@@ -284,11 +287,7 @@ def test_large_rows_are_handed_out_a_few_at_a_time(source: Source) -> None:
 
         def read() -> bool:
             nonlocal most
-            items = stream.read(1000, max_bytes=1_000_000)
-            data = [item for item in items if isinstance(item, XLogData)]
-            most = max(most, len(data))
-            for item in data:
-                tap.take(item.payload)
+            most = max(most, _message_count(tap.read(max_bytes=1_000_000)))
             return bool(tap.commits)
 
         wait_for(read)
@@ -302,15 +301,17 @@ def test_data_carries_positions_and_the_clock_of_the_server(source: Source) -> N
     with source.open() as stream:
         tap = Tap(stream, ["body"])
         source.run("INSERT INTO note (body) VALUES ('x')")
-        data: list[XLogData] = []
+        data: list[Arrival] = []
 
         def read() -> bool:
-            data.extend(item for item in tap.read() if isinstance(item, XLogData))
+            if (arrival := tap.read(limit=1)) is not None and arrival.messages:
+                data.append(arrival)
             return bool(tap.commits)
 
         wait_for(read)
     ((after,),) = source.run("SELECT clock_timestamp()")
 
+    assert len(data) == 4  # begin, relation, row and commit
     assert all(before <= to_datetime(item.sent_at) <= after for item in data)
     assert data[-1].wal_end == tap.commits[0].end_lsn
 
@@ -412,10 +413,10 @@ def test_an_idle_stream_lives_as_long_as_it_answers(source: Source) -> None:
         deadline = time.monotonic() + 1.2
         while (remaining := deadline - time.monotonic()) > 0:
             select.select([stream], [], [], min(remaining, 0.05))
-            for item in stream.read(100):
-                if isinstance(item, Keepalive) and item.reply_requested:
-                    requests += 1
-                    stream.send_status(flushed=item.wal_end)
+            arrival = stream.read(100)
+            if arrival is not None and arrival.keepalive is not None and arrival.keepalive.reply_requested:
+                requests += 1
+                stream.send_status(flushed=arrival.keepalive.wal_end)
 
         assert requests >= 3
         assert stream.silent_for() < 1
