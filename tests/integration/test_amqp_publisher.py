@@ -890,11 +890,8 @@ def test_a_caller_who_never_waits_is_told_what_would(rabbit: Broker, publisher: 
     send(publisher, wants_a_queue)
     assert publisher.takes_at_once([to(queue), wants_a_queue])
 
-    message = to(queue)
-    publisher.publish([message], NOW)
-    assert not publisher.takes_at_once([message])  # in flight: a second one could not be told from it
-    nowhere = to(queue, exchange="nowhere")
-    publisher.publish([nowhere], NOW)
+    message, nowhere = to(queue), to(queue, exchange="nowhere")
+    publisher.publish([message, nowhere], NOW)
     outcomes: list[Outcome] = []
 
     def channel_closed() -> bool:
@@ -907,7 +904,27 @@ def test_a_caller_who_never_waits_is_told_what_would(rabbit: Broker, publisher: 
     assert errors_of(outcomes, [message, nowhere]) == {message.id: None, nowhere.id: "NotFound"}
     assert not publisher.troubled
     assert publisher.takes_at_once([to(queue)])
-    assert not publisher.takes_at_once([to(queue), to(queue, exchange="nowhere")])
+
+
+def test_what_must_go_carefully_is_put_aside_at_once_and_is_trouble(rabbit: Broker, publisher: AmqpPublisher) -> None:
+    queue = rabbit.declare_queue()
+    message = to(queue)
+    publisher.publish([message], NOW)
+    assert publisher.takes_at_once([message])
+
+    publisher.publish([message], NOW)  # in flight: a second one could not be told from it
+
+    assert publisher.troubled
+    assert not publisher.takes_at_once([to(queue)])
+    assert collect_all(publisher) == [Outcome(message, None)] * 2
+    assert not publisher.troubled
+    send(publisher, refused := to(queue, exchange="nowhere"))
+    again = refused._replace(id=refused.id + 1, event_id=str(uuid.uuid4()))
+    assert publisher.takes_at_once([again])
+    publisher.publish([again], NOW)  # to an exchange that was just refused
+    assert publisher.troubled
+    assert errors_of(collect_all(publisher), [again]) == {again.id: "NotFound"}
+    assert not publisher.troubled
 
 
 def test_the_connection_names_itself(rabbitmq_server: SharedRabbitMQ, publisher: AmqpPublisher) -> None:

@@ -376,7 +376,7 @@ def test_what_is_written_but_not_flushed_is_not_confirmed(source: Source) -> Non
         stream.send_status(flushed=confirmed, written=end_lsn)
 
         written = "SELECT write_lsn::text FROM pg_stat_replication WHERE pid = %s"
-        wait_for(lambda: source.run(written, source.walsender()) == [(str(end_lsn),)])
+        wait_for(lambda: source.run(written, source.walsender()) == [(str(Lsn(end_lsn)),)])
         assert source.confirmed() == confirmed
 
 
