@@ -142,6 +142,7 @@ class Session:
             self._status_due, reading=room > 0, patient=room > 0 and self._pipeline.can_wait_for_confirms
         )
         if ready.stream and (arrival := self._stream.read(min(room, READ_LIMIT))) is not None:
+            self._clock.observe(arrival.sent_at)
             rows = self._take_in(arrival.messages)
             self._hand_out_work()  # what is new goes out first: all that is left to do is bookkeeping, and can wait
             self._heard(arrival)
@@ -199,7 +200,6 @@ class Session:
 
     def _heard(self, arrival: Arrival) -> None:
         """What the server says of itself."""
-        self._clock.observe(arrival.sent_at)
         self._server_at = max(self._server_at, arrival.wal_end)
         self._health.wire_heard()
         if arrival.keepalive is not None:

@@ -131,7 +131,7 @@ class ReplicationStream:
         byte_count = fresh_bytes = readings_in_vain = 0
         had_more, self.has_more = self.has_more, False
         try:
-            if not had_more:  # libpq has nothing: spared is asking it
+            if not had_more:  # the last reading left nothing: what there is waits in the socket
                 readings_in_vain = 1
                 self._pgconn.consume_input()
             while True:

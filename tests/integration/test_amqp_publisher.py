@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import select
-import shutil
-import subprocess
 import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
@@ -31,6 +29,7 @@ from outbox.errors import BrokerOutage
 from outbox.failures import FailureKind, classify
 from outbox.message import Message, moment
 from tests.fixtures.broker import Broker, exists
+from tests.fixtures.certificates import make_certificate
 from tests.fixtures.messages import NOW, make_message
 from tests.fixtures.proxy import FaultProxy
 from tests.fixtures.servers import SharedRabbitMQ, address_of
@@ -802,12 +801,7 @@ class TestTls:
     @pytest.fixture
     def authority(self, tmp_path: Path) -> Path:
         """A directory with the authority's certificate, and the node's key and certificate for `localhost`."""
-        if shutil.which("openssl") is None:
-            pytest.skip("openssl is missing")
-        make = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=localhost"]
-        names = ["-addext", "subjectAltName=DNS:localhost"]
-        files = ["-keyout", str(tmp_path / "key.pem"), "-out", str(tmp_path / "cert.pem")]
-        subprocess.run([*make, *names, *files], check=True, capture_output=True)
+        make_certificate(tmp_path)
         return tmp_path
 
     @pytest.fixture
