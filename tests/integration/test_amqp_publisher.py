@@ -900,25 +900,25 @@ def test_a_caller_who_never_waits_is_told_what_would(rabbit: Broker, publisher: 
     assert publisher.takes_at_once([to(queue)])
 
 
-def test_what_must_go_carefully_is_put_aside_at_once_and_is_trouble(rabbit: Broker, publisher: AmqpPublisher) -> None:
+@pytest.mark.parametrize("refused", [False, True], ids=["in flight", "to an exchange that was just refused"])
+def test_what_must_go_carefully_is_put_aside_at_once_and_is_trouble(
+    rabbit: Broker, publisher: AmqpPublisher, refused: bool
+) -> None:
     queue = rabbit.declare_queue()
-    message = to(queue)
-    publisher.publish([message], NOW)
+    message = to(queue, exchange="nowhere" if refused else "")
+    answer = "NotFound" if refused else None
+    if refused:
+        assert send(publisher, message) == {message.id: answer}
+    else:
+        publisher.publish([message], NOW)  # a second one could not be told from it
     assert publisher.takes_at_once([message])
 
-    publisher.publish([message], NOW)  # in flight: a second one could not be told from it
+    publisher.publish([message], NOW)
 
-    assert publisher.troubled
-    assert not publisher.takes_at_once([to(queue)])
-    assert collect_all(publisher) == [Outcome(message, None)] * 2
-    assert not publisher.troubled
-    send(publisher, refused := to(queue, exchange="nowhere"))
-    again = refused._replace(id=refused.id + 1, event_id=str(uuid.uuid4()))
-    assert publisher.takes_at_once([again])
-    publisher.publish([again], NOW)  # to an exchange that was just refused
-    assert publisher.troubled
-    assert errors_of(collect_all(publisher), [again]) == {again.id: "NotFound"}
-    assert not publisher.troubled
+    assert (publisher.troubled, publisher.takes_at_once([to(queue)])) == (True, False)
+    outcomes = collect_all(publisher)
+    assert [outcome.failure and outcome.failure.error for outcome in outcomes] == [answer] * (1 if refused else 2)
+    assert (publisher.troubled, publisher.takes_at_once([to(queue)])) == (False, True)
 
 
 def test_the_connection_names_itself(rabbitmq_server: SharedRabbitMQ, publisher: AmqpPublisher) -> None:
