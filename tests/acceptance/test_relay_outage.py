@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from collections.abc import Callable
 from urllib.parse import urlsplit
 
@@ -41,6 +43,44 @@ def test_a_short_outage_is_held_and_nothing_is_left_to_the_scheduler(
     assert [message.message_id for message in rabbit.get_all(queue, 20)] == event_ids
     stage.wait_until_empty()
     assert not [event for event in relay.events() if event["event"] == "shedding"]
+
+
+def test_a_row_in_flight_holds_the_slot_however_often_the_server_says_how_far_it_is(
+    stage: Stage, rabbit: Broker, proxy: FaultProxy
+) -> None:
+    """Its transaction and the keepalive behind it arrive together: the position before it stays the confirmed one."""
+    queue = rabbit.declare_queue()
+    relay = stage.start_relay(proxy.through(rabbit.url), hold_seconds=60, status_interval_seconds=0.1)
+    stage.insert(queue)
+    rabbit.get_all(queue, 1)
+    stage.wait_until_empty()
+    proxy.refuse()
+    proxy.cut()
+    relay.wait_for_event("broker_outage")
+    ((before,),) = stage.connection.execute("SELECT pg_current_wal_insert_lsn()").fetchall()
+    os.kill(relay.pid, signal.SIGSTOP)
+    stage.insert(queue)
+    ((after,),) = stage.connection.execute("SELECT pg_current_wal_lsn()").fetchall()
+    sent = "SELECT sent_lsn >= %s::pg_lsn FROM pg_stat_replication WHERE pid = %s"
+    sender = stage.slot_state()["active_pid"]
+    wait_for(lambda: stage.connection.execute(sent, [after, sender]).fetchone() == (True,))
+    os.kill(relay.pid, signal.SIGCONT)
+    replies = set()
+
+    def three_more_replies() -> bool:
+        stage.connection.execute("SELECT pg_logical_emit_message(false, 'test', 'other WAL')")
+        replied = "SELECT reply_time FROM pg_stat_replication WHERE pid = %s"
+        replies.add(stage.connection.execute(replied, [sender]).fetchone())
+        return len(replies) > 4
+
+    wait_for(three_more_replies)
+    ((held,),) = stage.connection.execute(
+        "SELECT confirmed_flush_lsn <= %s::pg_lsn FROM pg_replication_slots WHERE slot_name = %s", [before, stage.slot]
+    ).fetchall()
+    assert held
+    proxy.heal()
+    rabbit.get_all(queue, 1)
+    stage.wait_until_empty()
 
 
 def test_a_long_outage_leaves_the_rows_to_the_scheduler_and_the_slot_moves_on(
