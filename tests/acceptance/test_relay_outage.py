@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Callable
+from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
@@ -12,6 +13,7 @@ import pytest
 from outbox.embedded import RabbitMQ
 from tests.fixtures.broker import Broker
 from tests.fixtures.proxy import FaultProxy
+from tests.fixtures.services import Service
 from tests.fixtures.stage import Stage
 from tests.fixtures.waiting import wait_for
 
@@ -26,17 +28,23 @@ def proxy(fault_proxy: StartProxy, rabbit: Broker) -> FaultProxy:
     return fault_proxy(address.hostname, address.port)
 
 
-def test_a_short_outage_is_held_and_nothing_is_left_to_the_scheduler(
-    stage: Stage, rabbit: Broker, proxy: FaultProxy
-) -> None:
-    queue = rabbit.declare_queue()
-    relay = stage.start_relay(proxy.through(rabbit.url), hold_seconds=30)
+def relay_in_an_outage(stage: Stage, rabbit: Broker, proxy: FaultProxy, queue: str, **settings: Any) -> Service:
+    """One that has delivered, and then lost its broker."""
+    relay = stage.start_relay(proxy.through(rabbit.url), **settings)
     stage.insert(queue)
     rabbit.get_all(queue, 1)
     stage.wait_until_empty()
     proxy.refuse()
     proxy.cut()
     relay.wait_for_event("broker_outage")
+    return relay
+
+
+def test_a_short_outage_is_held_and_nothing_is_left_to_the_scheduler(
+    stage: Stage, rabbit: Broker, proxy: FaultProxy
+) -> None:
+    queue = rabbit.declare_queue()
+    relay = relay_in_an_outage(stage, rabbit, proxy, queue, hold_seconds=30)
     event_ids = stage.insert(queue, 20)
     proxy.heal()
     relay.wait_for_event("broker_available")
@@ -50,13 +58,7 @@ def test_a_row_in_flight_holds_the_slot_however_often_the_server_says_how_far_it
 ) -> None:
     """Its transaction and the keepalive behind it arrive together: the position before it stays the confirmed one."""
     queue = rabbit.declare_queue()
-    relay = stage.start_relay(proxy.through(rabbit.url), hold_seconds=60, status_interval_seconds=0.1)
-    stage.insert(queue)
-    rabbit.get_all(queue, 1)
-    stage.wait_until_empty()
-    proxy.refuse()
-    proxy.cut()
-    relay.wait_for_event("broker_outage")
+    relay = relay_in_an_outage(stage, rabbit, proxy, queue, hold_seconds=60, status_interval_seconds=0.1)
     ((before,),) = stage.connection.execute("SELECT pg_current_wal_insert_lsn()").fetchall()
     os.kill(relay.pid, signal.SIGSTOP)
     stage.insert(queue)
@@ -67,13 +69,13 @@ def test_a_row_in_flight_holds_the_slot_however_often_the_server_says_how_far_it
     os.kill(relay.pid, signal.SIGCONT)
     replies = set()
 
-    def three_more_replies() -> bool:
+    def several_replies() -> bool:
         stage.connection.execute("SELECT pg_logical_emit_message(false, 'test', 'other WAL')")
         replied = "SELECT reply_time FROM pg_stat_replication WHERE pid = %s"
         replies.add(stage.connection.execute(replied, [sender]).fetchone())
         return len(replies) > 4
 
-    wait_for(three_more_replies)
+    wait_for(several_replies)
     ((held,),) = stage.connection.execute(
         "SELECT confirmed_flush_lsn <= %s::pg_lsn FROM pg_replication_slots WHERE slot_name = %s", [before, stage.slot]
     ).fetchall()
@@ -87,13 +89,7 @@ def test_a_long_outage_leaves_the_rows_to_the_scheduler_and_the_slot_moves_on(
     stage: Stage, rabbit: Broker, proxy: FaultProxy
 ) -> None:
     queue = rabbit.declare_queue()
-    relay = stage.start_relay(proxy.through(rabbit.url), hold_seconds=0.3)
-    stage.insert(queue)
-    rabbit.get_all(queue, 1)
-    stage.wait_until_empty()
-    proxy.refuse()
-    proxy.cut()
-    relay.wait_for_event("broker_outage")
+    relay = relay_in_an_outage(stage, rabbit, proxy, queue, hold_seconds=0.3)
     stage.insert(queue, 50)
     relay.wait_for_event("shedding")
     stage.insert(queue, 50)
