@@ -1,15 +1,17 @@
 """
 The consumer: takes messages off a queue, in a process of its own where times count, and tells which came and when.
 
-    python -m bench.arrivals amqp://... queue
+    python -m bench.arrivals amqp://... queue expected prefetch
 
 It runs until it has as many different messages as it was told, until the message LAST arrives, or until it has heard
-nothing for long. Then it writes the numbers and times to standard output, in binary.
+nothing for long. Then it writes the numbers and times to standard output, in binary. With a prefetch it acknowledges
+what it took, as workers do; with 0 the broker forgets a message as soon as it is sent.
 """
 
 from __future__ import annotations
 
 import contextlib
+import struct
 import subprocess
 import sys
 import time
@@ -18,7 +20,9 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from bench.broker import BODY_FRAME, HEADER_FRAME, Frames, open_connection
+from amqp import spec
+
+from bench.broker import BODY_FRAME, HEADER_FRAME, METHOD_FRAME, Frames, open_connection
 from bench.stage import ROOT, BenchmarkError
 from bench.traffic import MESSAGE_ID
 
@@ -26,6 +30,10 @@ READY: Final = b"ready\n"
 SILENCE_SECONDS: Final = 20.0
 LAST: Final = 999_999_999_999
 """The number of a message that ends the consumer, for producers that do not know beforehand how many they will send."""
+
+_ACK: Final = struct.Struct(">BHIHHQB")  # frame type, channel, size, class, method, tag, and whether all up to it
+_ACK_BYTES: Final = 13
+_FRAME_END: Final = b"\xce"
 
 
 @dataclass(frozen=True)
@@ -66,10 +74,10 @@ class Consumer:
 
 
 @contextlib.contextmanager
-def consuming(url: str, queue: str, expected: int = LAST) -> Iterator[Consumer]:
+def consuming(url: str, queue: str, expected: int = LAST, *, prefetch: int = 0) -> Iterator[Consumer]:
     """A consumer that is connected, and ends when it has this many different messages or hears nothing for long."""
     process = subprocess.Popen(
-        [sys.executable, "-m", "bench.arrivals", url, queue, str(expected)],
+        [sys.executable, "-m", "bench.arrivals", url, queue, str(expected), str(prefetch)],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         cwd=ROOT,
@@ -88,17 +96,21 @@ def consuming(url: str, queue: str, expected: int = LAST) -> Iterator[Consumer]:
 
 def take_all(url: str, queue: str, expected: int) -> Arrivals:
     """What is in the queue, when nothing is timed any more: in this process."""
-    return Arrivals(*consume(url, queue, expected, lambda: None))
+    return Arrivals(*consume(url, queue, expected, 0, lambda: None))
 
 
-def consume(url: str, queue: str, expected: int, ready: Callable[[], None]) -> tuple[array[int], array[int]]:
+def consume(
+    url: str, queue: str, expected: int, prefetch: int, ready: Callable[[], None]
+) -> tuple[array[int], array[int]]:
     numbers, times, seen = array("q"), array("q"), set[int]()
     connection = open_connection(url)
     channel = connection.channel()
-    channel.basic_consume(queue, no_ack=True, callback=None)
+    if prefetch:
+        channel.basic_qos(0, prefetch, False)
+    channel.basic_consume(queue, no_ack=not prefetch, callback=None)
     ready()
-    frames = Frames(connection)
-    connection.transport.sock.settimeout(SILENCE_SECONDS)
+    frames, socket = Frames(connection), connection.transport.sock
+    socket.settimeout(SILENCE_SECONDS)
     number = -1
     with contextlib.suppress(TimeoutError):
         while len(seen) < expected and LAST not in seen:
@@ -112,21 +124,28 @@ def consume(url: str, queue: str, expected: int, ready: Callable[[], None]) -> t
                     numbers.append(number)
                     times.append(now)
                     seen.add(number)
-    connection.transport.sock.close()
+            if prefetch and numbers:  # the tags of a channel count its deliveries
+                socket.sendall(_acknowledgement(channel.channel_id, len(numbers)))
+    socket.close()
     if LAST in seen:
         position = numbers.index(LAST)
         del numbers[position], times[position]
     return numbers, times
 
 
+def _acknowledgement(channel: int, deliveries: int) -> bytes:
+    """Of all deliveries so far."""
+    return _ACK.pack(METHOD_FRAME, channel, _ACK_BYTES, *spec.Basic.Ack, deliveries, True) + _FRAME_END
+
+
 def main() -> None:
-    url, queue, expected = sys.argv[1:]
+    url, queue, expected, prefetch = sys.argv[1:]
 
     def ready() -> None:
         sys.stdout.buffer.write(READY)
         sys.stdout.buffer.flush()
 
-    numbers, times = consume(url, queue, int(expected), ready)
+    numbers, times = consume(url, queue, int(expected), int(prefetch), ready)
     sys.stdout.buffer.write(numbers.tobytes() + times.tobytes())
 
 

@@ -3,7 +3,11 @@ relay_vs_django_celery_outbox and scheduler_vs_django_celery_outbox: messages pe
 
 One task is captured by each side's own `delay()`, and its row is multiplied in SQL, each with an id of its own. The
 peer has `confirm_publish`, the only setting that is as safe, and its defaults otherwise; it drains fewer rows, because
-it takes so long. All drain in the same way (bench.drain), into the same queue.
+it takes so long. All drain in the same way (bench.drain), into the same queue, with a consumer that takes what comes.
+
+Without one, the figure tells about the broker: RabbitMQ before 3.12 keeps the messages of a classic queue, decoded, in
+the memory of the one process that writes them, and spends most of its time on collecting that process's garbage
+(docs/performance.md). That rate is under `raw`, as `unconsumed`.
 """
 
 from __future__ import annotations
@@ -45,6 +49,7 @@ MULTIPLY_THEIRS: LiteralString = f"""
 def measure(stage: Stage, scale: Scale, figures: Figures) -> None:
     url = stage.rabbitmq.url
     rates: dict[str, list[float]] = {"relay": [], "scheduler": [], "peer": []}
+    unconsumed: dict[str, list[float]] = {"relay": [], "peer": []}
     with ExitStack() as stack:
         # Two outboxes: what is due now must not be in the relay's stream, nor the other way round.
         for_relay, for_scheduler = (stack.enter_context(stage.outbox()) for _ in range(2))
@@ -65,12 +70,15 @@ def measure(stage: Stage, scale: Scale, figures: Figures) -> None:
         }
         rows = {name: scale.peer_rows if name == "peer" else scale.scheduler_rows for name in backlogs}
         for name, backlog in backlogs.items():
-            backlog.drain(round(rows[name] * WARM_UP_SHARE))
+            backlog.drain(round(rows[name] * WARM_UP_SHARE), consumed=True)
         for _ in range(scale.peer_rounds):
             for name, backlog in backlogs.items():
-                rates[name].append(backlog.drain(rows[name]))
+                rates[name].append(backlog.drain(rows[name], consumed=True))
+        for _ in range(scale.peer_rounds_unconsumed):
+            for name, measured in unconsumed.items():
+                measured.append(backlogs[name].drain(rows[name]))
     delete_queue(url, QUEUE)
-    note = f"django-celery-outbox with confirm_publish and its defaults, {scale.peer_rows:,} rows"
+    note = f"theirs with confirm_publish and defaults, {scale.peer_rows:,} rows; all with a consumer at the queue"
     figures.put("relay_vs_django_celery_outbox", ratio_of_medians(rates["relay"], rates["peer"]), note)
     figures.put("scheduler_vs_django_celery_outbox", ratio_of_medians(rates["scheduler"], rates["peer"]), note)
     figures.raw["peer"] = {
@@ -79,6 +87,11 @@ def measure(stage: Stage, scale: Scale, figures: Figures) -> None:
         "relay_messages_per_second": rounded(rates["relay"]),
         "scheduler_messages_per_second": rounded(rates["scheduler"]),
         "django_celery_outbox_messages_per_second": rounded(rates["peer"]),
+        "unconsumed": {
+            "ratio": round(ratio_of_medians(unconsumed["relay"], unconsumed["peer"]), 2),
+            "relay_messages_per_second": rounded(unconsumed["relay"]),
+            "django_celery_outbox_messages_per_second": rounded(unconsumed["peer"]),
+        },
     }
 
 

@@ -30,6 +30,8 @@ class Scale:
     outage_seconds: float
     peer_rounds: int
     """In which drains of ours and of the peer's are compared: they are far apart, and rates of seconds differ much."""
+    peer_rounds_unconsumed: int
+    """With nobody at the queue: for the raw figures only."""
     peer_rows: int
     """The peer's relays are slow: their rate is measured over fewer rows than ours."""
     scheduler_rows: int
@@ -59,6 +61,7 @@ FULL = Scale(
     outage_rate=500,
     outage_seconds=60,
     peer_rounds=5,
+    peer_rounds_unconsumed=3,
     peer_rows=10_000,
     scheduler_rows=50_000,
     enqueue_calls=2_000,
@@ -85,6 +88,7 @@ QUICK = Scale(
     outage_rate=500,
     outage_seconds=3,
     peer_rounds=2,
+    peer_rounds_unconsumed=1,
     peer_rows=200,
     scheduler_rows=5_000,
     enqueue_calls=300,

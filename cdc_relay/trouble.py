@@ -179,6 +179,7 @@ class Trouble:
             self._shedding()
             self._on_shed()
             self._held = []
+            self._publisher.withdraw()  # a broker that is blocked would get them too, once it is not any more
         self.shedding = outage
         shed = self.inbox.take()
         if shed:

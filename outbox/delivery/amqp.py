@@ -129,6 +129,11 @@ class AmqpPublisher:
         unconfirmed, self._unconfirmed = self._unconfirmed, []
         return unconfirmed
 
+    def withdraw(self) -> list[Message]:
+        withdrawn = [envelope.message for envelope in self._waiting]
+        self._waiting.clear()
+        return withdrawn
+
     @property
     def in_flight(self) -> int:
         return self._unanswered() + len(self._unconfirmed)

@@ -87,6 +87,9 @@ class KombuPublisher:
         unconfirmed, self._unconfirmed = self._unconfirmed, []
         return unconfirmed
 
+    def withdraw(self) -> list[Message]:
+        return []  # nothing waits here
+
     @property
     def in_flight(self) -> int:
         return len(self._unconfirmed)

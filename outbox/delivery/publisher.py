@@ -2,7 +2,8 @@
 Publisher: what the relay and the scheduler know of a broker.
 
 A message given to `publish` comes back exactly once: as an Outcome from `collect`, or, after a BrokerOutage or `close`,
-from `take_unconfirmed` with an unknown fate. Nothing is retried in here, and nothing is ever dropped.
+from `take_unconfirmed` with an unknown fate, or unsent from `withdraw`. Nothing is retried in here, and nothing is ever
+dropped.
 
     publisher.connect()
     publisher.publish(messages, now)
@@ -67,9 +68,12 @@ class Publisher(Protocol):
     def take_unconfirmed(self) -> list[Message]:
         """After an outage or `close`: what has no outcome, in the order it was given."""
 
+    def withdraw(self) -> list[Message]:
+        """What waits its turn and was not sent yet; it will not be. For a caller who leaves it to somebody else."""
+
     @property
     def in_flight(self) -> int:
-        """Messages that came back in neither way yet; those that wait in `take_unconfirmed` count."""
+        """Messages that came back in no way yet; those that wait in `take_unconfirmed` count."""
 
     def fileno(self) -> int | None:
         """For select(): readable means call `collect(0)`. None: not connected, or a transport that answers at once."""

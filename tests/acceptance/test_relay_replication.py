@@ -12,7 +12,9 @@ import pytest
 from outbox.embedded import Postgres
 from outbox.sqlfiles import script
 from tests.fixtures.broker import Broker
+from tests.fixtures.certificates import make_certificate
 from tests.fixtures.database import Database, create_outbox_database
+from tests.fixtures.postgres_tls import demand_tls, tls_url
 from tests.fixtures.postgres_versions import postgres_binaries
 from tests.fixtures.services import RunService
 from tests.fixtures.stage import Stage
@@ -54,6 +56,38 @@ def test_a_row_that_nobody_sees_yet_is_delivered_and_settled_once_it_is_visible(
     assert rabbit.depth(queue) == 0
     for each in (administrator, connection, stage):
         each.close()
+
+
+def test_everything_that_the_relay_says_to_the_database_is_encrypted_if_the_dsn_wants_it(
+    private_postgres: Callable[..., Postgres], run_service: RunService, rabbit: Broker, tmp_path: Path
+) -> None:
+    server = private_postgres(binaries=postgres_binaries(17))  # the newest here was built without TLS
+    make_certificate(tmp_path)
+    database = create_outbox_database(server.dsn())
+    demand_tls(server, tmp_path)
+    trusting = tls_url(server, sslmode="verify-full", sslrootcert=str(tmp_path / "cert.pem"))
+    stage = Stage(Database(database.name, trusting), run_service)
+    stage.set_up()
+    queue = rabbit.declare_queue()
+    relay = stage.start_relay(rabbit.url)
+    sizes = (10, 8_000, 16_384, 40_000)  # around the buffers of libpq and of TLS
+    event_ids = [event_id for size in sizes for event_id in stage.insert(queue, 20, headers={"filler": "x" * size})]
+    assert [message.message_id for message in rabbit.get_all(queue, len(event_ids))] == event_ids
+    stage.wait_until_empty()
+    stage.wait_until_confirmed()
+    connections = stage.connection.execute(
+        "SELECT backend_type, ssl FROM pg_stat_activity JOIN pg_stat_ssl USING (pid) WHERE pid <> pg_backend_pid()"
+    ).fetchall()
+    assert set(connections) == {("walsender", True), ("client backend", True)}
+    assert relay.stop() == 0
+
+    stranger = stage.start_relay(
+        rabbit.url,
+        wait=None,
+        replication_url=Database(database.name, tls_url(server, sslmode="verify-full", sslrootcert="system")).dsn,
+    )
+    stranger.wait_for_line("certificate")
+    stage.close()
 
 
 def test_a_huge_transaction_flows_through_with_flat_memory(stage: Stage, rabbit: Broker) -> None:

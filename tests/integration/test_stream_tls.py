@@ -6,9 +6,7 @@ On a server of version 17: the newest here was built without TLS.
 
 from __future__ import annotations
 
-import os
 import select
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -21,6 +19,7 @@ from cdc_relay.stream import ReplicationStream
 from outbox.embedded import Postgres
 from outbox.errors import ReplicationError
 from tests.fixtures.certificates import make_certificate
+from tests.fixtures.postgres_tls import demand_tls, tls_url
 from tests.fixtures.postgres_versions import postgres_binaries
 
 SILENCE_SECONDS = 20.0
@@ -31,33 +30,20 @@ SIZES = (10, 4_000, 8_170, 8_192, 16_300, 16_384, 40_000)
 @pytest.fixture
 def server(private_postgres: Callable[..., Postgres], tmp_path: Path) -> Postgres:
     """Takes nobody without TLS, and has a table `note`, a publication of it and a slot."""
-    make_certificate(tmp_path)
     server = private_postgres(binaries=postgres_binaries(17))
-    for source, name in (("cert.pem", "server.crt"), ("key.pem", "server.key")):
-        shutil.copy(tmp_path / source, server.data_dir / name)
-        (server.data_dir / name).chmod(0o600)
-        if server.user is not None:
-            os.chown(server.data_dir / name, *server.user)
     with psycopg.connect(server.dsn(), autocommit=True) as connection:
         connection.execute("CREATE TABLE note (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, body text)")
         connection.execute("ALTER TABLE note ALTER body SET STORAGE EXTERNAL")
         connection.execute("CREATE PUBLICATION notes FOR TABLE note")
         connection.execute("SELECT pg_create_logical_replication_slot('notes', 'pgoutput')")
-        connection.execute("ALTER SYSTEM SET ssl = on")
-    (server.data_dir / "pg_hba.conf").write_text("hostssl all,replication all 127.0.0.1/32 trust\n")
-    server.stop()
-    server.start()
+    make_certificate(tmp_path)
+    demand_tls(server, tmp_path)
     return server
-
-
-def dsn_of(server: Postgres, **options: str) -> str:
-    words = " ".join(f"{name}='{value}'" for name, value in options.items())
-    return f"host=localhost hostaddr=127.0.0.1 port={server.port} user=postgres dbname=postgres {words}"
 
 
 def test_every_row_arrives_without_waiting_for_the_next(server: Postgres, tmp_path: Path) -> None:
     """Whoever waits for the socket after each reading, as the relay does, misses nothing that is hidden behind it."""
-    dsn = dsn_of(server, sslmode="verify-full", sslrootcert=str(tmp_path / "cert.pem"))
+    dsn = tls_url(server, sslmode="verify-full", sslrootcert=str(tmp_path / "cert.pem"))
     with psycopg.connect(dsn, autocommit=True) as connection, ReplicationStream.open(dsn) as stream:
         stream.start("notes", "notes")
         assert connection.execute("SELECT ssl FROM pg_stat_ssl JOIN pg_stat_replication USING (pid)").fetchall() == [
@@ -86,9 +72,9 @@ def rows_of_next_transaction(stream: ReplicationStream) -> int:
 
 def test_a_server_that_is_not_trusted_is_not_talked_to(server: Postgres) -> None:
     with pytest.raises(ReplicationError, match=r"cannot open a replication connection.*certificate"):
-        ReplicationStream.open(dsn_of(server, sslmode="verify-full", sslrootcert="system"))
+        ReplicationStream.open(tls_url(server, sslmode="verify-full", sslrootcert="system"))
 
 
 def test_a_client_without_tls_is_refused_in_the_words_of_the_server(server: Postgres) -> None:
     with pytest.raises(ReplicationError, match="no encryption"):
-        ReplicationStream.open(dsn_of(server, sslmode="disable"))
+        ReplicationStream.open(tls_url(server, sslmode="disable"))
