@@ -28,10 +28,10 @@ $(READY): pyproject.toml
 	@touch $(READY)
 
 demo: $(READY) ## Commit, deliver, kill the broker, lose nothing: the main job on embedded servers
-	@$(BIN)/outbox demo --seconds $(SECONDS_OF_DEMO)
+	@$(BIN)/outrider demo --seconds $(SECONDS_OF_DEMO)
 
 test: $(READY) ## Run all tests against real PostgreSQL, RabbitMQ and Valkey
-	@$(BIN)/python -m outbox.embedded.rabbitmq --install || echo "tests that need RabbitMQ will be skipped"
+	@$(BIN)/python -m outrider.embedded.rabbitmq --install || echo "tests that need RabbitMQ will be skipped"
 	@$(BIN)/python -m tests.fixtures.browser --install || echo "tests that need a browser will be skipped"
 	@$(BIN)/python -m tests.fixtures.promtool --install || echo "the test of the alert rules will be skipped"
 	@$(BIN)/python -m tests.fixtures.postgres_versions --install || echo "tests of other PostgreSQL versions will be skipped"
@@ -60,17 +60,17 @@ format: $(READY) ## Format the code and fix what ruff can fix
 	@$(BIN)/ruff format .
 
 bench: $(READY) ## Measure this machine: ratios in one run, written to bench/latest.json
-	@$(BIN)/python -m outbox.embedded.rabbitmq --install
+	@$(BIN)/python -m outrider.embedded.rabbitmq --install
 	@$(BIN)/python -m bench.java --install || echo "Debezium will not be measured"
 	@$(BIN)/python -m bench
 
 bench-quick: $(READY) ## The same with smaller numbers, within two minutes
-	@$(BIN)/python -m outbox.embedded.rabbitmq --install
+	@$(BIN)/python -m outrider.embedded.rabbitmq --install
 	@$(BIN)/python -m bench.java --install || echo "Debezium will not be measured"
 	@$(BIN)/python -m bench --quick
 
 faults: $(READY) ## Kill and cut off everything while messages flow, and count them (DURATION=300 SEED=...)
-	@$(BIN)/python -m outbox.embedded.rabbitmq --install
+	@$(BIN)/python -m outrider.embedded.rabbitmq --install
 	@$(BIN)/python -m tests.faults --duration $(or $(DURATION),300) $(if $(SEED),--seed $(SEED))
 
 clean: ## Remove everything that the other targets made

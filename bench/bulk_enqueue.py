@@ -21,7 +21,7 @@ from bench.figures import Figures, ratio_of_medians
 from bench.scale import Scale
 from bench.stage import BenchmarkError, Stage
 from bench.traffic import EVENT_TYPE, HEADERS, body
-from producer import Event, Outbox
+from outrider.producer import Event, Outbox
 
 WARM_UP_ROUNDS: Final = 3
 COLUMNS: Final = (

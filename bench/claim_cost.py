@@ -16,7 +16,7 @@ from bench.figures import Figures, ratio_of_medians, rounded
 from bench.scale import Scale
 from bench.stage import BenchmarkError, OutboxDatabase, Stage
 from bench.traffic import fill
-from outbox.store import Store, connect
+from outrider.storage.store import Store, connect
 
 BATCH_ROWS = 500
 WARM_UP_BATCHES = 2

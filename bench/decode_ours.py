@@ -13,17 +13,17 @@ import sys
 import time
 from typing import Any, Final
 
-from cdc_relay.pgoutput import INSERT, Relation, decode
-from cdc_relay.rows import Rows
-from cdc_relay.stream import ReplicationStream
-from outbox.command import spare_the_collector
+from outrider.cdc_relay.pgoutput import INSERT, Relation, decode
+from outrider.cdc_relay.row_decoder import RowDecoder
+from outrider.cdc_relay.stream import ReplicationStream
+from outrider.runtime.command import spare_the_collector
 
 READ_LIMIT: Final = 500
 SILENCE_SECONDS: Final = 60.0
 
 
 def read_once(dsn: str, slot: str, expected: int) -> dict[str, Any]:
-    rows = Rows("public")
+    rows = RowDecoder("public")
     event_ids: list[str] = []
     first_rows, first_at = 0, 0.0
     cpu = time.process_time()

@@ -20,7 +20,7 @@ import psycopg
 from bench.arrivals import consuming, take_all
 from bench.broker import declare_queue
 from bench.stage import wait_until
-from outbox.embedded.process import ServerProcess
+from outrider.embedded.process import ServerProcess
 
 Fill = Callable[[psycopg.Connection[Any], int], None]
 

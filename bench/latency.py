@@ -45,7 +45,7 @@ from bench.pace import paced
 from bench.scale import Scale
 from bench.stage import OutboxDatabase, Stage
 from bench.traffic import EVENT_TYPE, HEADERS, body, event_id
-from producer import Outbox
+from outrider.producer import Outbox
 
 QUEUE = "bench-latency"
 PRODUCERS_IN_MEMORY = 1

@@ -21,7 +21,7 @@ from bench.pace import paced
 from bench.scale import Scale
 from bench.stage import OutboxDatabase, Stage, wait_until
 from bench.traffic import EVENT_TYPE, HEADERS, body, event_id
-from producer import Outbox
+from outrider.producer import Outbox
 
 QUEUE = "bench-outage"
 SAMPLE_SECONDS = 0.2

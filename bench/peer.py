@@ -18,7 +18,7 @@ from typing import Final, Literal
 
 from bench.peer_environment import installed
 from bench.stage import ROOT, BenchmarkError, Stage
-from outbox.settings import ENVIRONMENT_PREFIX
+from outrider.settings.models import ENVIRONMENT_PREFIX
 
 PACKAGE: Final = "django-celery-outbox==0.4.3"
 SAME_VERSIONS: Final = ("django", "celery", "kombu", "amqp", "psycopg", "psycopg-binary")

@@ -19,7 +19,7 @@ from bench.machine import resident_mb
 from bench.scale import Scale
 from bench.stage import Stage, wait_until
 from bench.traffic import fill
-from outbox.embedded.process import ServerProcess
+from outrider.embedded.process import ServerProcess
 
 QUEUE = "bench-memory"
 WARM_UP_ROWS = 5_000

@@ -23,12 +23,12 @@ from typing import Any, LiteralString
 import psycopg
 from psycopg import sql
 
-from outbox.embedded import Postgres, RabbitMQ
-from outbox.embedded.process import ProcessGuard, ServerProcess
-from outbox.settings import ENVIRONMENT_PREFIX
-from outbox.setup import Target, apply_step, plan_setup, read_facts
-from outbox.sqlfiles import migrations
-from outbox.store import Store, connect
+from outrider.embedded import Postgres, RabbitMQ
+from outrider.embedded.process import ProcessGuard, ServerProcess
+from outrider.operations.setup import Target, apply_step, plan_setup, read_facts
+from outrider.settings.models import ENVIRONMENT_PREFIX
+from outrider.storage.sql_files import migrations
+from outrider.storage.store import Store, connect
 
 ROOT = Path(__file__).parents[1]
 STOP_SECONDS = 30.0
@@ -112,7 +112,7 @@ class Stage:
 
     @contextlib.contextmanager
     def outbox(self, *, handover_seconds: float = HANDOVER_SECONDS) -> Iterator[OutboxDatabase]:
-        """A database as `outbox setup` makes it; its slot goes with it, so that it holds no WAL for anybody."""
+        """A database as `outrider setup` makes it; its slot goes with it, so that it holds no WAL for anybody."""
         name = f"bench_{next(self._numbers)}"
         target = Target(schema="public", publication="outbox", slot=name, handover_seconds=handover_seconds)
         with self.database(name) as dsn:
@@ -150,7 +150,7 @@ class Stage:
     @contextlib.contextmanager
     def relay(self, database: OutboxDatabase, **settings: object) -> Iterator[ServerProcess]:
         """A relay that reads from its slot."""
-        with self.service("cdc_relay", database, **settings) as process:
+        with self.service("outrider.cdc_relay", database, **settings) as process:
             active: LiteralString = "SELECT active FROM pg_replication_slots WHERE slot_name = %(slot)s"
             wait_until(
                 lambda: bool(database.value(active, {"slot": database.slot})), process, "the relay does not read"
@@ -160,7 +160,7 @@ class Stage:
     @contextlib.contextmanager
     def scheduler(self, database: OutboxDatabase, **settings: object) -> Iterator[ServerProcess]:
         """A scheduler that has reached the database and the broker."""
-        with self.service("retry_scheduler", database, **settings) as process:
+        with self.service("outrider.retry_scheduler", database, **settings) as process:
             wait_until(
                 lambda: "scheduler_active" in process.log_file.read_text(errors="replace"),
                 process,

@@ -23,8 +23,8 @@ from bench.figures import Figures, ratio_of_medians, rounded
 from bench.scale import Scale
 from bench.stage import BenchmarkError, Stage
 from bench.traffic import event_id
-from consumer import Consumer, Worker
-from consumer.topology import dead_letter_queue, plan_topology
+from outrider.consumer import Consumer, Worker
+from outrider.consumer.topology import dead_letter_queue, plan_topology
 
 QUEUE = "bench-worker"
 PREFETCH = 50

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import click
 
-from cdc_relay.relay import Relay
-from outbox.command import run, settings_flags, spare_the_collector, version_option
-from outbox.configuration import load_settings
-from outbox.settings import RelaySettings
-from outbox.shutdown import Shutdown
-from outbox.telemetry.service import Telemetry
+from outrider.cdc_relay.relay import Relay
+from outrider.runtime.command import run, settings_flags, spare_the_collector, version_option
+from outrider.runtime.service_telemetry import Telemetry
+from outrider.runtime.shutdown import Shutdown
+from outrider.settings.loading import load_settings
+from outrider.settings.models import RelaySettings
 
 
 @click.command("cdc-relay", context_settings={"max_content_width": 120})

@@ -32,7 +32,7 @@ from enum import Enum
 from itertools import groupby
 from typing import Any, Final, NamedTuple
 
-from outbox.errors import ProtocolError
+from outrider.errors import ProtocolError
 
 _EPOCH: Final = datetime(2000, 1, 1, tzinfo=UTC)
 _MICROSECOND: Final = timedelta(microseconds=1)

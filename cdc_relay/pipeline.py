@@ -18,13 +18,13 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from cdc_relay.window import Window
-from outbox.delivery.lanes import Lanes
-from outbox.delivery.outcome import Outcome
-from outbox.failures import FailureKind
-from outbox.message import SCHEMA_VERSION, Message
-from outbox.retry_policy import RetryPolicy
-from outbox.store import Burial, Refusal
+from outrider.cdc_relay.window import Window
+from outrider.delivery.key_queues import KeyQueues
+from outrider.delivery.outcome import Outcome
+from outrider.delivery.retry_policy import RetryPolicy
+from outrider.failures import FailureKind
+from outrider.storage.message import SCHEMA_VERSION, Message
+from outrider.storage.store import Burial, Refusal
 
 
 class Delivered(NamedTuple):
@@ -69,7 +69,7 @@ class Pipeline:
         self.blocked: set[str] = set()
         self._policy = policy
         self._margin = round(margin_seconds * 1_000_000)
-        self._lanes = Lanes()
+        self._lanes = KeyQueues()
         self._leaving: Counter[str] = Counter()  # rows of a key whose settlement leaves them in the table
         self._leaving_keys: dict[int, str] = {}
         self._unconfirmed: dict[int, tuple[Message, int]] = {}  # with the instant it was sent

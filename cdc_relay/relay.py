@@ -13,23 +13,29 @@ import random
 import time
 from typing import Literal
 
-from cdc_relay.report import Report
-from cdc_relay.session import Session
-from cdc_relay.slot import OBJECT_IN_USE, UNDEFINED_OBJECT, ensure_slot, give_up_slot
-from cdc_relay.stream import ReplicationStream
-from outbox import __version__
-from outbox.backoff import reconnect_delay
-from outbox.crash_points import crash_point
-from outbox.delivery.publisher import Publisher, open_publisher
-from outbox.errors import DatabaseError, ReplicationError, SetupError
-from outbox.presence import INTERVAL_SECONDS, Presence
-from outbox.settings import RelaySettings
-from outbox.setup import applied_migrations, handover_seconds, publication_problem, server_problem, slot_state
-from outbox.shutdown import Shutdown
-from outbox.sqlfiles import migrations
-from outbox.store import Store, connect
-from outbox.telemetry.logs import get_logger
-from outbox.telemetry.service import Telemetry
+from outrider.cdc_relay.replication_session import ReplicationSession
+from outrider.cdc_relay.reporting import RelayReporter
+from outrider.cdc_relay.slot import OBJECT_IN_USE, UNDEFINED_OBJECT, ensure_slot, give_up_slot
+from outrider.cdc_relay.stream import ReplicationStream
+from outrider.delivery.publisher import Publisher, open_publisher
+from outrider.errors import DatabaseError, ReplicationError, SetupError
+from outrider.operations.setup import (
+    applied_migrations,
+    handover_seconds,
+    publication_problem,
+    server_problem,
+    slot_state,
+)
+from outrider.runtime.crash_points import crash_point
+from outrider.runtime.reconnect_delay import reconnect_delay
+from outrider.runtime.service_telemetry import Telemetry
+from outrider.runtime.shutdown import Shutdown
+from outrider.settings.models import RelaySettings
+from outrider.storage.presence import INTERVAL_SECONDS, Presence
+from outrider.storage.sql_files import migrations
+from outrider.storage.store import Store, connect
+from outrider.telemetry.logs import get_logger
+from outrider.version import __version__
 
 log = get_logger(__name__)
 
@@ -44,7 +50,7 @@ class Relay:
         self._shutdown = shutdown
         self._metrics = telemetry.metrics
         self._health = telemetry.health
-        self._report = Report(telemetry.metrics)
+        self._report = RelayReporter(telemetry.metrics)
         self._role: Literal["active", "standby"] = "standby"
         self._presence = Presence("relay", settings.name)
         self._heartbeat_due = 0.0
@@ -101,7 +107,7 @@ class Relay:
             self._ever_connected = True
             self._after_acquire()
             settling = self._open_store(resources)
-            session = Session(
+            session = ReplicationSession(
                 self._settings,
                 stream=stream,
                 asking=asking,
@@ -147,14 +153,14 @@ class Relay:
         if problem := server_problem(store):
             raise SetupError(problem)
         if {migration.version for migration in migrations()} - applied_migrations(store):
-            raise SetupError(f"the schema {schema} has no outbox, or an older one: run `outbox setup`")
+            raise SetupError(f"the schema {schema} has no outbox, or an older one: run `outrider setup`")
         if problem := publication_problem(store, schema, publication):
-            raise SetupError(f"{problem}: run `outbox setup`")
+            raise SetupError(f"{problem}: run `outrider setup`")
         handover, margin = handover_seconds(store), self._settings.send_timeout_seconds
         if handover is not None and handover <= margin:
             raise SetupError(
                 f"new rows are the relay's for {handover:g} s, which is not longer than send_timeout_seconds "
-                f"({margin:g}): lower it, or raise the former with `outbox setup --handover-after`"
+                f"({margin:g}): lower it, or raise the former with `outrider setup --handover-after`"
             )
 
     # -- the slot -----------------------------------------------------------------------------------------------------

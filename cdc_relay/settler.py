@@ -15,10 +15,10 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 
-from cdc_relay.pipeline import Delivered, Failed, HandOver, Settlement
-from outbox.crash_points import crash_point
-from outbox.mailbox import Mailbox
-from outbox.store import Burial, Refusal, Store
+from outrider.cdc_relay.pipeline import Delivered, Failed, HandOver, Settlement
+from outrider.runtime.crash_points import crash_point
+from outrider.runtime.wakeable_queue import WakeableQueue
+from outrider.storage.store import Burial, Refusal, Store
 
 BATCH = 1000
 GATHER_SECONDS = 0.25
@@ -51,7 +51,7 @@ class Settler:
         self._archive = archive
         self._on_settled = on_settled
         self._on_crash = on_crash
-        self._inbox: Mailbox[Settlement] = Mailbox()
+        self._inbox: WakeableQueue[Settlement] = WakeableQueue()
         self._unseen: list[Settlement] = []
         self._ended: set[int] = set()  # the unseen whose transaction has ended: the next look is the last one
         self._closing = False

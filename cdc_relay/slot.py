@@ -7,10 +7,10 @@ the scheduler. Nothing here streams.
 
 from __future__ import annotations
 
-from outbox.errors import DatabaseError
-from outbox.setup import SlotState, create_slot, drop_slot, slot_state
-from outbox.store import Store
-from outbox.telemetry.logs import get_logger
+from outrider.errors import DatabaseError
+from outrider.operations.setup import SlotState, create_slot, drop_slot, slot_state
+from outrider.storage.store import Store
+from outrider.telemetry.logs import get_logger
 
 log = get_logger(__name__)
 

@@ -32,9 +32,9 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg.pq import DiagnosticField, ExecStatus
 from psycopg.pq.abc import PGconn, PGresult
 
-from cdc_relay.frames import Arrival, decode_frames, encode_status
-from cdc_relay.lsn import Lsn
-from outbox.errors import ReplicationError
+from outrider.cdc_relay.lsn import Lsn
+from outrider.cdc_relay.replication_frames import Arrival, decode_frames, encode_status
+from outrider.errors import ReplicationError
 
 _FROM_THE_SLOT: Final = Lsn(0)
 _UNDEFINED_OBJECT: Final = "42704"

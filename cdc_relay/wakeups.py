@@ -13,10 +13,10 @@ import select
 import time
 from typing import Any, NamedTuple
 
-from cdc_relay.courier import Courier
-from cdc_relay.stream import ReplicationStream
-from outbox.mailbox import Mailbox
-from outbox.shutdown import Shutdown
+from outrider.cdc_relay.nonblocking_publisher import NonBlockingPublisher
+from outrider.cdc_relay.stream import ReplicationStream
+from outrider.runtime.shutdown import Shutdown
+from outrider.runtime.wakeable_queue import WakeableQueue
 
 LONGEST_WAIT_SECONDS = 0.5
 """The broker wants a sign of life every few seconds, and a late confirm is to be noticed."""
@@ -35,7 +35,9 @@ class Ready(NamedTuple):
 
 
 class Wakeups:
-    def __init__(self, stream: ReplicationStream, courier: Courier, events: Mailbox[Any], shutdown: Shutdown) -> None:
+    def __init__(
+        self, stream: ReplicationStream, courier: NonBlockingPublisher, events: WakeableQueue[Any], shutdown: Shutdown
+    ) -> None:
         self._stream = stream
         self._courier = courier
         self._events = events

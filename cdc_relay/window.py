@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from outbox.message import Message
+from outrider.storage.message import Message
 
 
 @dataclass(slots=True)

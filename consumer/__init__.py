@@ -1,12 +1,12 @@
 """
 Consumer: functions that handle messages, retried by the broker, and applied once where they use the inbox.
 
-    from consumer import Reject, consume
+    from outrider.consumer import Reject, consume
 
     @consume("order.*", queue="billing.on_order", retry_delays=("1s", "10s", "1m", "5m"))
     async def bill(order: Order) -> None: ...
 
-and `outbox worker shop.consumers`, or `Worker(broker_url=..., consumers=[bill]).run()`. `consumer.inbox` can be used
+and `outrider worker shop.consumers`, or `Worker(broker_url=..., consumers=[bill]).run()`. `outrider.consumer.inbox` can be used
 without any of this, and without aio-pika.
 """
 
@@ -16,14 +16,14 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from consumer.definition import Consumer, consume
-    from consumer.delivery import Delivery
-    from consumer.errors import Reject
-    from consumer.worker import Worker
+    from outrider.consumer.definition import Consumer, consume
+    from outrider.consumer.delivery import Delivery
+    from outrider.consumer.errors import Reject
+    from outrider.consumer.worker import Worker
 
 __all__ = ["Consumer", "Delivery", "Reject", "Worker", "consume"]
 
-# Loaded when first asked for: whoever imports consumer.inbox need not have aio-pika.
+# Loaded when first asked for: whoever imports outrider.consumer.inbox need not have aio-pika.
 _HOMES = {
     "Consumer": "definition",
     "Delivery": "delivery",

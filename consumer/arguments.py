@@ -18,8 +18,8 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple, Union, get_args, get_origin, get_type_hints
 from uuid import UUID
 
-from consumer.delivery import Delivery
-from consumer.errors import Undecodable
+from outrider.consumer.delivery import Delivery
+from outrider.consumer.errors import Undecodable
 
 KNOWN: Final[Mapping[str, tuple[type, ...]]] = {
     "routing_key": (str,),

@@ -15,10 +15,10 @@ from typing import Any
 import aio_pika
 from aio_pika.abc import AbstractConnection
 
-from outbox.delivery.broker_url import AMQP_TRANSPORTS, address_of, kombu_clients, transport_of
-from outbox.delivery.publisher import TlsOptions
-from outbox.errors import BrokerOutage, SettingsError
-from outbox.failures import one_line, outage
+from outrider.delivery.broker_url import AMQP_TRANSPORTS, address_of, kombu_clients, transport_of
+from outrider.errors import BrokerOutage, SettingsError
+from outrider.failures import one_line, outage
+from outrider.settings.tls import TlsOptions
 
 HEARTBEAT_SECONDS = 30
 

@@ -15,9 +15,9 @@ from typing import Any
 
 import structlog
 
-from consumer.delivery import Delivery
-from outbox.delivery.wire import LOG_CONTEXT_HEADER
-from producer.context import tracking
+from outrider.consumer.delivery import Delivery
+from outrider.delivery.broker_message import LOG_CONTEXT_HEADER
+from outrider.producer.context import tracking
 
 
 @contextmanager

@@ -18,17 +18,17 @@ from typing import Any, NamedTuple
 from aiormq.abc import AbstractChannel, DeliveredMessage
 from aiormq.exceptions import ChannelClosed, DeliveryError
 
-from consumer.connect import Broker
-from consumer.delivery import ATTEMPT, DIED_AT, ERROR, REASON, ROUTING_KEY
-from consumer.errors import TopologyError
-from consumer.fate import replayed
-from consumer.topology import dead_letter_queue
-from outbox.failures import one_line
+from outrider.consumer.connect import Broker
+from outrider.consumer.delivery import ATTEMPT, DIED_AT, ERROR, REASON, ROUTING_KEY
+from outrider.consumer.errors import TopologyError
+from outrider.consumer.retry_decision import replayed
+from outrider.consumer.topology import dead_letter_queue
+from outrider.failures import one_line
 
-Wanted = Callable[["DeadLetter"], bool]
+Wanted = Callable[["BrokerDeadLetter"], bool]
 
 
-class DeadLetter(NamedTuple):
+class BrokerDeadLetter(NamedTuple):
     """What can be said of one: never its body."""
 
     event_id: str
@@ -40,12 +40,12 @@ class DeadLetter(NamedTuple):
     error: str
 
 
-def find_dead_letters(broker: Broker, queue: str, wanted: Wanted, at_most: int) -> list[DeadLetter]:
+def find_dead_letters(broker: Broker, queue: str, wanted: Wanted, at_most: int) -> list[BrokerDeadLetter]:
     """The oldest that are wanted."""
 
-    async def find() -> list[DeadLetter]:
+    async def find() -> list[BrokerDeadLetter]:
         async with _taken(broker, queue) as (_, letters):
-            found: list[DeadLetter] = []
+            found: list[BrokerDeadLetter] = []
             async for letter, _ in letters:
                 if wanted(letter):
                     found.append(letter)
@@ -84,7 +84,7 @@ async def _send_back(channel: AbstractChannel, queue: str, received: DeliveredMe
     await channel.basic_ack(received.delivery_tag)
 
 
-Letters = AsyncIterator[tuple[DeadLetter, DeliveredMessage]]
+Letters = AsyncIterator[tuple[BrokerDeadLetter, DeliveredMessage]]
 
 
 @asynccontextmanager
@@ -112,13 +112,13 @@ async def _each(channel: AbstractChannel, name: str) -> Letters:
         yield _read(received), received
 
 
-def _read(received: DeliveredMessage) -> DeadLetter:
+def _read(received: DeliveredMessage) -> BrokerDeadLetter:
     properties = received.header.properties
     headers: dict[str, Any] = properties.headers or {}
     by_broker = next(_deaths(headers), {})
     died_at = headers.get(DIED_AT, by_broker.get("time"))
     attempts = headers.get(ATTEMPT, 0)
-    return DeadLetter(
+    return BrokerDeadLetter(
         event_id=properties.message_id or "",
         event_type=properties.message_type or "",
         routing_key=str(headers.get(ROUTING_KEY, received.routing_key)),

@@ -25,9 +25,9 @@ from aiormq.exceptions import (
 )
 from pamqp.commands import Basic
 
-from consumer.errors import TopologyError
-from consumer.topology import ExchangeSpec, Topology
-from outbox.failures import one_line
+from outrider.consumer.errors import TopologyError
+from outrider.consumer.topology import ExchangeSpec, Topology
+from outrider.failures import one_line
 
 HOW = "declare it (deploy/terraform/consumer), or let the worker do so (declare)"
 

@@ -16,8 +16,8 @@ import inspect
 from collections.abc import Callable, Sequence
 from typing import Any, Final, Generic, ParamSpec, TypeVar
 
-from consumer.arguments import plan_arguments
-from consumer.durations import parse_duration
+from outrider.consumer.arguments import plan_arguments
+from outrider.consumer.durations import parse_duration
 
 P = ParamSpec("P")
 R = TypeVar("R")

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from aiormq.abc import DeliveredMessage
 
-from producer.context import TRACKING_HEADER
+from outrider.producer.context import TRACKING_HEADER
 
 ATTEMPT: Final = "x-outrider-attempt"
 """How many attempts were made before."""

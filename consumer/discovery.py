@@ -1,5 +1,5 @@
 """
-Find the consumers of an application's modules, and its database, by name: what `outbox worker` is given.
+Find the consumers of an application's modules, and its database, by name: what `outrider worker` is given.
 
 Names are imported here and nowhere else. A name that leads nowhere is a SettingsError in one line; an exception that
 the application's own code raises while it is imported is its own, with its traceback.
@@ -14,8 +14,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from consumer.definition import AnyConsumer, Consumer
-from outbox.errors import SettingsError
+from outrider.consumer.definition import AnyConsumer, Consumer
+from outrider.errors import SettingsError
 
 
 def prepare_imports() -> None:

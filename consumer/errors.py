@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from outbox.errors import BrokerError, OutboxError
+from outrider.errors import BrokerError, OutboxError
 
 
 class Reject(OutboxError):

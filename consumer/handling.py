@@ -11,15 +11,15 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from consumer.context import restored
-from consumer.definition import AnyConsumer
-from consumer.delivery import Delivery
-from consumer.errors import Expired, Undecodable
-from consumer.fate import is_expired
-from consumer.inbox.once import Inbox
-from consumer.inbox.transactions import is_async, open_transaction
-from consumer.threads import Threads
-from outbox.errors import SettingsError
+from outrider.consumer.context import restored
+from outrider.consumer.definition import AnyConsumer
+from outrider.consumer.delivery import Delivery
+from outrider.consumer.errors import Expired, Undecodable
+from outrider.consumer.inbox.once import Inbox
+from outrider.consumer.inbox.transactions import is_async, open_transaction
+from outrider.consumer.retry_decision import is_expired
+from outrider.consumer.threads import Threads
+from outrider.errors import SettingsError
 
 Observe = Callable[[str, float], None]
 """Told how long the handler of a consumer ran, in seconds; from any thread."""

@@ -7,7 +7,7 @@ from typing import Final
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
-from outbox.telemetry.metrics import (
+from outrider.telemetry.metrics import (
     CONSUMER_ACTIVE,
     CONSUMER_DEAD_LETTERS,
     CONSUMER_HANDLER_SECONDS,

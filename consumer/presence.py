@@ -10,10 +10,10 @@ import threading
 from collections.abc import Callable
 from types import TracebackType
 
-from outbox.errors import DatabaseError
-from outbox.presence import INTERVAL_SECONDS, Presence
-from outbox.store import Store, connect
-from outbox.telemetry.logs import get_logger
+from outrider.errors import DatabaseError
+from outrider.storage.presence import INTERVAL_SECONDS, Presence
+from outrider.storage.store import Store, connect
+from outrider.telemetry.logs import get_logger
 
 LEAVE_SECONDS = 5.0
 
@@ -53,7 +53,7 @@ class WorkerPresence:
                 self._leave.wait(INTERVAL_SECONDS)
 
     def _show_until_lost(self) -> None:
-        with connect(self._dsn, application_name="outbox worker") as connection:
+        with connect(self._dsn, application_name="outrider worker") as connection:
             store = Store(connection, self._schema)
             while True:
                 self._presence.show(store, "active" if self._is_active() else "standby")

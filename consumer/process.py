@@ -1,5 +1,5 @@
 """
-The process of `outbox worker`: settings, signals and telemetry around a Worker. Applications that run a Worker
+The process of `outrider worker`: settings, signals and telemetry around a Worker. Applications that run a Worker
 themselves do not need it.
 """
 
@@ -11,14 +11,14 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import ExitStack, asynccontextmanager
 from typing import Any
 
-from consumer.discovery import find_consumers, find_database, prepare_imports
-from consumer.metrics import ConsumerMetrics
-from consumer.presence import WorkerPresence
-from consumer.worker import Worker
-from outbox.command import spare_the_collector
-from outbox.settings import WorkerSettings
-from outbox.shutdown import Shutdown
-from outbox.telemetry.service import Telemetry
+from outrider.consumer.discovery import find_consumers, find_database, prepare_imports
+from outrider.consumer.metrics import ConsumerMetrics
+from outrider.consumer.presence import WorkerPresence
+from outrider.consumer.worker import Worker
+from outrider.runtime.command import spare_the_collector
+from outrider.runtime.service_telemetry import Telemetry
+from outrider.runtime.shutdown import Shutdown
+from outrider.settings.models import WorkerSettings
 
 # They tell at length of connections that are lost and found again; so do we, in a line.
 CHATTY = ("aio_pika", "aiormq")
@@ -104,6 +104,5 @@ def _connecting(dsn: str) -> Callable[[], Any]:
 def _let_applications_log(level: str) -> None:
     """Handlers are the application's code: what it logs counts as much as what we do."""
     logging.getLogger().setLevel(level.upper())
-    logging.getLogger("consumer").setLevel(logging.DEBUG)  # ours are filtered by structlog
     for name in CHATTY:
         logging.getLogger(name).setLevel(logging.CRITICAL)

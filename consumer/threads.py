@@ -15,7 +15,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, NamedTuple, TypeVar
 
-from consumer.errors import NotStarted
+from outrider.consumer.errors import NotStarted
 
 T = TypeVar("T")
 

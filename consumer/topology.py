@@ -19,8 +19,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
-from consumer.definition import AnyConsumer
-from consumer.durations import Duration
+from outrider.consumer.definition import AnyConsumer
+from outrider.consumer.durations import Duration
 
 DEAD_EXCHANGE: Final = "outrider.dead"
 RETURN_EXCHANGE: Final = "outrider.return"

@@ -6,7 +6,7 @@ Worker: consume until told to stop, and come back by itself when the broker does
 
 At start a broker that cannot be reached, or lacks something, is an error for the operator. Once it has been connected
 the worker never gives up: it connects again with growing pauses, and sees to the topology again. `stop()` (SIGTERM in
-`outbox worker`) stops consuming, gives back what was not begun and waits for what was, up to
+`outrider worker`) stops consuming, gives back what was not begun and waits for what was, up to
 `shutdown_timeout_seconds`; what is not done by then is left unacknowledged, so that the broker delivers it again.
 
 Messages are handled side by side, up to `prefetch` per consumer, and in no particular order; plain functions up to
@@ -24,20 +24,20 @@ from typing import Any
 
 from prometheus_client import CollectorRegistry
 
-from consumer.connect import Broker
-from consumer.definition import AnyConsumer, check_prefetch
-from consumer.handling import Handling, check_database
-from consumer.metrics import ConsumerMetrics
-from consumer.session import Session
-from consumer.threads import Threads
-from consumer.topology import DEFAULT_EXCHANGE
-from outbox import __version__
-from outbox.backoff import reconnect_delay
-from outbox.delivery.publisher import TlsOptions
-from outbox.errors import BrokerError, SettingsError
-from outbox.failures import outage
-from outbox.telemetry.health import Health
-from outbox.telemetry.logs import get_logger
+from outrider.consumer.broker_session import BrokerSession
+from outrider.consumer.connect import Broker
+from outrider.consumer.definition import AnyConsumer, check_prefetch
+from outrider.consumer.handling import Handling, check_database
+from outrider.consumer.metrics import ConsumerMetrics
+from outrider.consumer.threads import Threads
+from outrider.consumer.topology import DEFAULT_EXCHANGE
+from outrider.errors import BrokerError, SettingsError
+from outrider.failures import outage
+from outrider.runtime.reconnect_delay import reconnect_delay
+from outrider.settings.tls import TlsOptions
+from outrider.telemetry.health import Health
+from outrider.telemetry.logs import get_logger
+from outrider.version import __version__
 
 BEAT_SECONDS = 1.0
 DEPTHS_SECONDS = 15.0
@@ -55,7 +55,7 @@ class Worker:
     threads                   plain functions that run at a time
     exchange                  where the events of consumers are published that name no exchange
     declare                   make queues and exchanges that are missing; False: only check that they are there
-    database                  for consumers with inbox=True: see consumer.inbox.transactions
+    database                  for consumers with inbox=True: see outrider.consumer.inbox.transactions
     schema                    the PostgreSQL schema of the outbox tables there
     tls                       certificates for amqps://
     connect_timeout_seconds   for one attempt
@@ -95,7 +95,7 @@ class Worker:
         self._threads = Threads(threads)
         self._handling = Handling(self._threads, database=database, schema=schema, observe=self._metrics.handler_ran)
         self._stop = asyncio.Event()
-        self._session: Session | None = None
+        self._session: BrokerSession | None = None
         self._tasks: set[asyncio.Task[None]] = set()
 
     def stop(self) -> None:
@@ -107,7 +107,7 @@ class Worker:
         beat = asyncio.create_task(self._beat())
         try:
             failures = 0
-            session: Session | None = await self._open()
+            session: BrokerSession | None = await self._open()
             while session is not None:
                 began = time.monotonic()
                 await self._first_of(session.ended)
@@ -134,9 +134,9 @@ class Worker:
 
     # -- connecting ---------------------------------------------------------------------------------------------------
 
-    async def _open(self) -> Session:
+    async def _open(self) -> BrokerSession:
         connection = await self._broker.connect()
-        session = Session(
+        session = BrokerSession(
             connection,
             self._consumers,
             prefetch=self._prefetch,
@@ -156,7 +156,7 @@ class Worker:
         log.info("worker_active", version=__version__, queues=[consumer.queue for consumer in self._consumers])
         return session
 
-    async def _reopen(self, failures: int) -> Session | None:
+    async def _reopen(self, failures: int) -> BrokerSession | None:
         """A new session, however long it takes; None when asked to stop."""
         while not self._stop.is_set():
             with suppress(TimeoutError):
@@ -170,7 +170,7 @@ class Worker:
                 log.warning("broker_unavailable", error=str(error), failures=failures)
         return None
 
-    async def _lose(self, session: Session) -> None:
+    async def _lose(self, session: BrokerSession) -> None:
         """Leave a session that has ended by itself. Where its connection still works, running handlers are awaited."""
         reason = session.ended.result()
         self._health.not_ready(reason)

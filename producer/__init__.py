@@ -1,7 +1,7 @@
 """
 Producer: what applications import to enqueue messages, in their own transaction.
 
-    from producer import Outbox
+    from outrider.producer import Outbox
 
     outbox = Outbox(exchange="shop")
     outbox.publish(connection, "order.placed", {"order": 42}, aggregate=("order", 42))
@@ -10,10 +10,10 @@ Importing this package imports no framework, no database driver and no broker li
 broker: a message is a row, and the services deliver it once the transaction has committed.
 """
 
-from producer.context import Context, get_tracking_ids, tracking
-from producer.event import AGGREGATE, Event
-from producer.events import BatchReceipt, Outbox, OutsideTransactionError, OutsideTransactionWarning, Receipt
-from producer.streams import EventStreams, StoredEvent
+from outrider.producer.context import Context, get_tracking_ids, tracking
+from outrider.producer.event import AGGREGATE, Event
+from outrider.producer.outbox import BatchReceipt, Outbox, OutsideTransactionError, OutsideTransactionWarning, Receipt
+from outrider.producer.streams import EventStreams, StoredEvent
 
 __all__ = [
     "AGGREGATE",

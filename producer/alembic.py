@@ -1,7 +1,7 @@
 """
 Alembic: the outbox's own migrations as an operation of yours.
 
-    import producer.alembic  # in env.py, or in the migration itself
+    import outrider.producer.alembic  # in env.py, or in the migration itself
 
     def upgrade() -> None:
         op.upgrade_outbox(to=1)
@@ -12,7 +12,7 @@ Alembic: the outbox's own migrations as an operation of yours.
 `upgrade_outbox` runs the files of sql/migrations that the schema lacks, up to `to`; name the version, so that a
 migration does tomorrow what it did today. `downgrade_outbox` drops the tables with everything in them: the outbox's
 migrations lead forward only. Offline mode (`alembic upgrade --sql`) writes the scripts out. The publication and the
-slot are not a migration's business: `outbox setup` makes them.
+slot are not a migration's business: `outrider setup` makes them.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from typing import Any
 from alembic.operations import MigrateOperation, Operations
 from sqlalchemy import Connection
 
-from outbox.sqlfiles import Queries, migrations, script
-from producer.handles import adapter_for
-from producer.statement import Statement
+from outrider.producer.handles import adapter_for
+from outrider.producer.statement import Statement
+from outrider.storage.sql_files import Queries, migrations, script
 
 
 @Operations.register_operation("upgrade_outbox")

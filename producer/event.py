@@ -17,8 +17,8 @@ from os import urandom
 from typing import Any, Final, Literal, TypedDict
 from uuid import UUID, uuid4
 
-from producer.context import Context, CurrentContext
-from producer.encoding import check_utf8, encode_json, encode_payload
+from outrider.producer.context import Context, CurrentContext
+from outrider.producer.encoding import check_utf8, encode_json, encode_payload
 
 Row = dict[str, Any]
 """The parameters of the named query `enqueue`; with `deliver_at` or `deliver_in_seconds` set, of `enqueue_delayed`.

@@ -26,10 +26,10 @@ from uuid import UUID
 
 import pytest
 
-from outbox.message import SCHEMA_VERSION, Message
-from producer.event import Row
-from producer.events import BatchReceipt, Outbox, Receipt
-from producer.handles import adapter_for
+from outrider.producer.event import Row
+from outrider.producer.handles import adapter_for
+from outrider.producer.outbox import BatchReceipt, Outbox, Receipt
+from outrider.storage.message import SCHEMA_VERSION, Message
 
 MISSING: Any = object()
 
@@ -159,7 +159,7 @@ def drain_outbox(request: pytest.FixtureRequest) -> Callable[..., list[Delivered
 def _record_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tasks are captured as in a transaction, where Celery is installed."""
     try:
-        from producer.celery.outbox import TaskOutbox
+        from outrider.producer.celery.task_outbox import TaskOutbox
     except ImportError:
         return
 
@@ -241,8 +241,8 @@ def _message(number: int, row: Row) -> Message:
 
 
 def _drain_table(handle: Any, schema: str) -> list[Message]:
-    from outbox.sqlfiles import Queries
-    from producer.statement import Statement
+    from outrider.producer.statement import Statement
+    from outrider.storage.sql_files import Queries
 
     adapter = adapter_for(handle)
     if adapter.is_async:
@@ -252,11 +252,11 @@ def _drain_table(handle: Any, schema: str) -> list[Message]:
 
 
 def _deliver(messages: list[Message]) -> list[Delivered]:
-    from outbox.delivery.wire import to_wire
+    from outrider.delivery.broker_message import to_broker_message
 
     delivered = []
     for message in messages:
-        wire = to_wire(message, message.created_at)
+        wire = to_broker_message(message, message.created_at)
         delivered.append(
             Delivered(wire.exchange, wire.routing_key, wire.headers, wire.properties, message.payload, message)
         )

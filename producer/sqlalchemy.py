@@ -1,12 +1,12 @@
 """
 SQLAlchemy: the outbox's tables as metadata, and what an application needs of them in its models.
 
-    from producer.sqlalchemy import outbox_tables
+    from outrider.producer.sqlalchemy import outbox_tables
 
     tables = outbox_tables(Base.metadata)           # tables.outbox, tables.outbox_dead_letter, ...
 
 With the tables in the metadata, Alembic's autogenerate knows them and leaves them alone, and queries can be written
-against them. They are created by migrations (producer.alembic or `outbox setup`), never by `create_all`: constraints,
+against them. They are created by migrations (outrider.producer.alembic or `outrider setup`), never by `create_all`: constraints,
 storage parameters and most indexes are only in sql/. A test compares every column with the database.
 
 Publishing needs nothing of this: a Session is a handle like any other.

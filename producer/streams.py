@@ -23,15 +23,15 @@ from datetime import datetime
 from typing import Any, NamedTuple, TypedDict, Unpack, overload
 from uuid import UUID
 
-from outbox.errors import ConcurrencyError
-from outbox.sqlfiles import Queries
-from producer.context import CurrentContext
-from producer.event import AGGREGATE, Event, Row, check_text, encode_headers, split_moment
-from producer.events import Outbox
-from producer.handles import Adapter, adapter_for
-from producer.handles.protocols import AsyncHandle, SyncHandle
-from producer.statement import Statement
-from producer.steps import Steps, fetch, finish
+from outrider.errors import ConcurrencyError
+from outrider.producer.context import CurrentContext
+from outrider.producer.event import AGGREGATE, Event, Row, check_text, encode_headers, split_moment
+from outrider.producer.handles import Adapter, adapter_for
+from outrider.producer.handles.protocols import AsyncHandle, SyncHandle
+from outrider.producer.outbox import Outbox
+from outrider.producer.statement import Statement
+from outrider.producer.sync_or_async import Steps, fetch, finish
+from outrider.storage.sql_files import Queries
 
 APPEND_RETRIES = 100
 
@@ -58,7 +58,7 @@ class StoredEvent(NamedTuple):
         return self.payload.decode(self.content_encoding) if self.content_type == "text/plain" else self.payload
 
 
-class Selection(TypedDict, total=False):
+class EventSelection(TypedDict, total=False):
     """What `EventStreams.replay` takes, and documents."""
 
     stream: str | None
@@ -145,10 +145,10 @@ class EventStreams:
         return self._iterate(handle, adapter, stream, after, chunk_size)
 
     @overload
-    def replay(self, handle: AsyncHandle, **selection: Unpack[Selection]) -> Awaitable[int]: ...
+    def replay(self, handle: AsyncHandle, **selection: Unpack[EventSelection]) -> Awaitable[int]: ...
 
     @overload
-    def replay(self, handle: SyncHandle, **selection: Unpack[Selection]) -> int: ...
+    def replay(self, handle: SyncHandle, **selection: Unpack[EventSelection]) -> int: ...
 
     def replay(
         self,

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import click
 
-from outbox.command import run, settings_flags, spare_the_collector, version_option
-from outbox.configuration import load_settings
-from outbox.settings import SchedulerSettings
-from outbox.shutdown import Shutdown
-from outbox.telemetry.service import Telemetry
-from retry_scheduler.scheduler import Scheduler
+from outrider.retry_scheduler.scheduler import Scheduler
+from outrider.runtime.command import run, settings_flags, spare_the_collector, version_option
+from outrider.runtime.service_telemetry import Telemetry
+from outrider.runtime.shutdown import Shutdown
+from outrider.settings.loading import load_settings
+from outrider.settings.models import SchedulerSettings
 
 
 @click.command("retry-scheduler", context_settings={"max_content_width": 120})
@@ -22,7 +22,7 @@ def command(config: str | None, once: bool, **flags: object) -> None:
 
     Runs until SIGTERM or SIGINT: then it finishes what is in flight, releases the rest and exits with 0; a second
     signal ends it at once. Start as many as you like, anywhere. Without a relay, and with `handover_after` 0 (see
-    `outbox setup`), this is a plain polling outbox.
+    `outrider setup`), this is a plain polling outbox.
 
     Settings come from the environment, a TOML file (--config) and these flags, each overriding the one before. Put
     secrets into the environment or the file: flags show up in the list of processes.

@@ -13,9 +13,9 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from outbox.crash_points import crash_point
-from outbox.message import Message
-from outbox.store import Store
+from outrider.runtime.crash_points import crash_point
+from outrider.storage.message import Message
+from outrider.storage.store import Store
 
 FIRST_BATCH_SIZE = 50
 

@@ -12,12 +12,12 @@ from collections.abc import Callable
 
 import psycopg
 
-from outbox.backoff import reconnect_delay
-from outbox.errors import DatabaseError, SetupError
-from outbox.settings import SchedulerSettings
-from outbox.setup import server_problem
-from outbox.store import Store, connect
-from outbox.telemetry.logs import get_logger
+from outrider.errors import DatabaseError, SetupError
+from outrider.operations.setup import server_problem
+from outrider.runtime.reconnect_delay import reconnect_delay
+from outrider.settings.models import SchedulerSettings
+from outrider.storage.store import Store, connect
+from outrider.telemetry.logs import get_logger
 
 STEADY_SECONDS = 10.0
 """A connection that lasted for so long was a good one: the next backoff starts anew."""
@@ -58,7 +58,7 @@ class Database:
             if error.sqlstate in _NO_TABLE:
                 schema = settings.schema_name
                 raise SetupError(
-                    f"there is no outbox in the schema {schema!r} of this database: run `outbox setup`, or correct "
+                    f"there is no outbox in the schema {schema!r} of this database: run `outrider setup`, or correct "
                     "database_url and schema",
                     sqlstate=error.sqlstate,
                 ) from None

@@ -22,17 +22,17 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
-from outbox.crash_points import crash_point
-from outbox.delivery.lanes import Lanes
-from outbox.delivery.outcome import Outcome
-from outbox.delivery.publisher import Publisher
-from outbox.errors import BrokerOutage
-from outbox.failures import Failure, FailureKind, classify, failure
-from outbox.message import Message
-from outbox.retry_policy import RetryPolicy
-from outbox.store import Burial, Refusal
-from retry_scheduler.claim import Batch
-from retry_scheduler.verdicts import Refused, Verdicts
+from outrider.delivery.key_queues import KeyQueues
+from outrider.delivery.outcome import Outcome
+from outrider.delivery.publisher import Publisher
+from outrider.delivery.retry_policy import RetryPolicy
+from outrider.errors import BrokerOutage
+from outrider.failures import Failure, FailureKind, classify, failure
+from outrider.retry_scheduler.claim import Batch
+from outrider.retry_scheduler.settlement import Refused, Settlement
+from outrider.runtime.crash_points import crash_point
+from outrider.storage.message import Message
+from outrider.storage.store import Burial, Refusal
 
 REPORT_SECONDS = 1.0
 """How long verdicts are kept back while others of the batch are awaited: a long key must not hold up what is done."""
@@ -55,7 +55,7 @@ class _Load:
         self.start_by = batch.lease_ends_at - send_timeout_seconds
         self.unresolved = len(batch.messages)
         self.report_at = now + REPORT_SECONDS
-        self.verdicts = Verdicts(batch.claim)
+        self.verdicts = Settlement(batch.claim)
 
 
 class Deliveries:
@@ -71,7 +71,7 @@ class Deliveries:
         self._policy = policy
         self._send_timeout_seconds = send_timeout_seconds
         self._clock = clock
-        self._lanes = Lanes()
+        self._lanes = KeyQueues()
         self._loads: dict[str, _Load] = {}
         self._load_of: dict[int, _Load] = {}
         self._sent: dict[int, tuple[Message, float]] = {}
@@ -121,8 +121,8 @@ class Deliveries:
             self._check_blocked(self._publisher.blocked)
         return bool(outcomes)
 
-    def report(self, *, all_known: bool = False) -> list[tuple[Batch, Verdicts]]:
-        """Verdicts of batches that are done, or that others of the batch have held up for long enough."""
+    def report(self, *, all_known: bool = False) -> list[tuple[Batch, Settlement]]:
+        """Settlement of batches that are done, or that others of the batch have held up for long enough."""
         now = self._clock()
         reports = []
         for claim, load in list(self._loads.items()):
@@ -132,7 +132,7 @@ class Deliveries:
                 continue
             if load.verdicts:
                 reports.append((load.batch, load.verdicts))
-            load.verdicts = Verdicts(claim)
+            load.verdicts = Settlement(claim)
             load.report_at = now + REPORT_SECONDS
         return reports
 
@@ -239,7 +239,7 @@ class Deliveries:
         for each in (message, *self._lanes.failed(message)):
             self._verdicts_for(each).deferred.append(each)
 
-    def _verdicts_for(self, message: Message) -> Verdicts:
+    def _verdicts_for(self, message: Message) -> Settlement:
         """Where the one verdict on this message goes."""
         load = self._load_of.pop(message.id)
         load.unresolved -= 1

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 
-from outbox.store import Store
+from outrider.storage.store import Store
 
 BATCH_SIZE = 1000
 

@@ -12,9 +12,9 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from outbox.errors import DatabaseError
-from outbox.store import Store
-from outbox.telemetry.logs import get_logger
+from outrider.errors import DatabaseError
+from outrider.storage.store import Store
+from outrider.telemetry.logs import get_logger
 
 UNFINISHED_SECONDS = 0.1
 LARGEST_SHARE = 0.05

@@ -12,11 +12,11 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as StillRunning
 from contextlib import suppress
 
-from outbox.errors import DatabaseError
-from outbox.mailbox import Mailbox
-from outbox.telemetry.metrics import Metrics
-from retry_scheduler.claim import Batch, Claimer
-from retry_scheduler.database import Database
+from outrider.errors import DatabaseError
+from outrider.retry_scheduler.claim import Batch, Claimer
+from outrider.retry_scheduler.database import Database
+from outrider.runtime.wakeable_queue import WakeableQueue
+from outrider.telemetry.metrics import Metrics
 
 
 class Prefetch:
@@ -26,7 +26,7 @@ class Prefetch:
         self._metrics = metrics
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="claim")
         self._claim: Future[Batch] | None = None
-        self._news: Mailbox[None] = Mailbox()
+        self._news: WakeableQueue[None] = WakeableQueue()
 
     @property
     def in_progress(self) -> bool:

@@ -15,8 +15,8 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from outbox.settings import SchedulerSettings
-from outbox.store import Store
+from outrider.settings.models import SchedulerSettings
+from outrider.storage.store import Store
 
 BATCH_SIZE = 1000
 FORGET_WORKERS_SECONDS = 86_400.0

@@ -14,32 +14,32 @@ from __future__ import annotations
 import select
 import time
 
-from outbox import __version__
-from outbox.crash_points import crash_point
-from outbox.delivery.publisher import open_publisher
-from outbox.errors import DatabaseError
-from outbox.failures import ClassifiedOutage
-from outbox.retry_policy import RetryPolicy
-from outbox.settings import SchedulerSettings
-from outbox.shutdown import Shutdown
-from outbox.store import Store
-from outbox.telemetry.health import Health
-from outbox.telemetry.logs import get_logger
-from outbox.telemetry.metrics import Metrics
-from retry_scheduler.breaker import Breaker, BreakerState
-from retry_scheduler.claim import Batch, Claimer
-from retry_scheduler.database import Database
-from retry_scheduler.deliver import Deliveries
-from retry_scheduler.expire import Expire
-from retry_scheduler.gate import Gate
-from retry_scheduler.housekeeping import Housekeeping
-from retry_scheduler.ledger import Ledger
-from retry_scheduler.prefetch import Prefetch
-from retry_scheduler.presence import ShowPresence
-from retry_scheduler.prune import Prune
-from retry_scheduler.report import Report
-from retry_scheduler.rescue import AFTER_PARKING_SECONDS, Rescue
-from retry_scheduler.sample import Sampling
+from outrider.delivery.publisher import open_publisher
+from outrider.delivery.retry_policy import RetryPolicy
+from outrider.errors import DatabaseError
+from outrider.failures import ClassifiedOutage
+from outrider.retry_scheduler.broker_connection import BrokerConnection
+from outrider.retry_scheduler.circuit_breaker import BreakerState, CircuitBreaker
+from outrider.retry_scheduler.claim import Batch, Claimer
+from outrider.retry_scheduler.database import Database
+from outrider.retry_scheduler.deliver import Deliveries
+from outrider.retry_scheduler.expire import Expire
+from outrider.retry_scheduler.housekeeping import Housekeeping
+from outrider.retry_scheduler.pending_settlements import PendingSettlements
+from outrider.retry_scheduler.prefetch import Prefetch
+from outrider.retry_scheduler.prune import Prune
+from outrider.retry_scheduler.reporting import SchedulerReporter
+from outrider.retry_scheduler.sample_gauges import SampleGauges
+from outrider.retry_scheduler.show_presence import ShowPresence
+from outrider.retry_scheduler.unpark import AFTER_PARKING_SECONDS, Unpark
+from outrider.runtime.crash_points import crash_point
+from outrider.runtime.shutdown import Shutdown
+from outrider.settings.models import SchedulerSettings
+from outrider.storage.store import Store
+from outrider.telemetry.health import Health
+from outrider.telemetry.logs import get_logger
+from outrider.telemetry.metrics import Metrics
+from outrider.version import __version__
 
 PROBE_SIZE = 1
 BATCHES_ON_THEIR_WAY = 4
@@ -69,19 +69,19 @@ class Scheduler:
             tls=settings.broker_tls,
         )
         cooldown_seconds = settings.broker_outage_cooldown_seconds
-        self._gate = Gate(self._publisher, Breaker(cooldown_seconds), metrics=metrics, health=health)
+        self._gate = BrokerConnection(self._publisher, CircuitBreaker(cooldown_seconds), metrics=metrics, health=health)
         self._database = Database(settings)
         self._claimer = Claimer(settings.name, batch_size=settings.batch_size, lease_seconds=settings.lease_seconds)
         self._prefetch = Prefetch(Database(settings), self._claimer, metrics)
         self._deliveries = Deliveries(
             self._publisher, RetryPolicy.from_settings(settings), send_timeout_seconds=settings.send_timeout_seconds
         )
-        self._ledger = Ledger(metrics, archive=settings.archive, cooldown_seconds=cooldown_seconds)
-        self._report = Report(metrics)
+        self._ledger = PendingSettlements(metrics, archive=settings.archive, cooldown_seconds=cooldown_seconds)
+        self._report = SchedulerReporter(metrics)
         self._presence = ShowPresence(settings.name)
-        self._sampling = Sampling(metrics)
+        self._sampling = SampleGauges(metrics)
         expire = Expire(lambda event_type, count: metrics.dead_lettered("expired", event_type, count))
-        self._rescue = Rescue()
+        self._rescue = Unpark()
         self._housekeeping = Housekeeping([self._presence, self._rescue, expire, Prune(settings), self._sampling])
         self._poll_seconds = FIRST_POLL_SECONDS
         self._after_release = crash_point("scheduler.after_release")

@@ -1,4 +1,4 @@
--- The whole schema of an outbox, as one picture. `outbox setup` gets here by replaying migrations/; a test shows that
+-- The whole schema of an outbox, as one picture. `outrider setup` gets here by replaying migrations/; a test shows that
 -- both give the same database. To apply it by hand:
 --     psql -v schema=public -f sql/schema.sql
 -- Several outboxes share a database by living in different schemas.

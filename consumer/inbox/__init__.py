@@ -10,14 +10,14 @@ The inbox: effects exactly once, in the consumer's own transaction.
 The event is marked as processed in the transaction that holds its effects: both are committed or neither is. Delivery
 stays at least once; a message that comes again finds the mark and is not fresh. Handles are those of the producer.
 
-`consumer.inbox.transactions` opens transactions for a worker, `consumer.inbox.celery` does all of it for Celery tasks.
+`outrider.consumer.inbox.transactions` opens transactions for a worker, `outrider.consumer.inbox.celery` does all of it for Celery tasks.
 What a handler does elsewhere (a mail, another database, a call to a service) is outside of this promise.
 """
 
 from __future__ import annotations
 
-from consumer.inbox.once import Inbox
-from consumer.inbox.transactions import open_transaction
-from producer.events import OutsideTransactionError
+from outrider.consumer.inbox.once import Inbox
+from outrider.consumer.inbox.transactions import open_transaction
+from outrider.producer.outbox import OutsideTransactionError
 
 __all__ = ["Inbox", "OutsideTransactionError", "open_transaction"]

@@ -27,8 +27,8 @@ from typing import Any
 
 from celery import Task
 
-from consumer.inbox.once import Inbox
-from consumer.inbox.transactions import open_transaction
+from outrider.consumer.inbox.once import Inbox
+from outrider.consumer.inbox.transactions import open_transaction
 
 EVENT_ID_HEADER = "event_id"
 
@@ -38,7 +38,7 @@ _handle: ContextVar[Any] = ContextVar("outbox_inbox_handle")
 class OnceTask(Task):  # type: ignore[misc]  # celery is untyped
     """
     inbox_database  where the effects go: a Django alias, a SQLAlchemy sessionmaker, or anything else synchronous that
-                    consumer.inbox.transactions accepts
+                    outrider.consumer.inbox.transactions accepts
     inbox_schema    the PostgreSQL schema of the outbox tables
     inbox_consumer  whose marks these are; the task's name by default. Tasks of one name share their marks
 

@@ -16,13 +16,13 @@ from contextlib import asynccontextmanager, contextmanager, nullcontext
 from typing import Any
 from uuid import UUID
 
-from consumer.inbox.block import Block
-from consumer.inbox.savepoints import async_in_transaction, async_savepoint, savepoint
-from outbox.sqlfiles import Queries
-from producer.events import OutsideTransactionError
-from producer.handles import Adapter, adapter_for
-from producer.statement import Statement
-from producer.steps import unguarded
+from outrider.consumer.inbox.block import Block
+from outrider.consumer.inbox.savepoints import async_in_transaction, async_savepoint, savepoint
+from outrider.producer.handles import Adapter, adapter_for
+from outrider.producer.outbox import OutsideTransactionError
+from outrider.producer.statement import Statement
+from outrider.producer.sync_or_async import unguarded
+from outrider.storage.sql_files import Queries
 
 LONGEST_CONSUMER = 255
 LONGEST_EVENT_ID = 1000

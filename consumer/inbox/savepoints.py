@@ -14,10 +14,10 @@ from contextlib import AbstractAsyncContextManager, AbstractContextManager, asyn
 from functools import cache
 from typing import Any
 
-from outbox.sqlfiles import script
-from producer.handles import Adapter
-from producer.statement import Statement
-from producer.steps import unguarded
+from outrider.producer.handles import Adapter
+from outrider.producer.statement import Statement
+from outrider.producer.sync_or_async import unguarded
+from outrider.storage.sql_files import script
 
 
 def savepoint(adapter: Adapter, handle: Any) -> AbstractContextManager[Any]:
@@ -33,7 +33,7 @@ def async_savepoint(adapter: Adapter, handle: Any) -> AbstractAsyncContextManage
 async def async_in_transaction(adapter: Adapter, handle: Any) -> bool:
     """Adapter.in_transaction for asynchronous handles; those of SQLAlchemy can tell in a greenlet only."""
     if _library(adapter) == "sqlalchemy":
-        from producer.handles.sqlalchemy import in_transaction
+        from outrider.producer.handles.sqlalchemy import in_transaction
 
         return bool(await handle.run_sync(in_transaction))
     return adapter.in_transaction(handle)
@@ -54,7 +54,7 @@ def _statement(name: str) -> Statement:
 
 @contextmanager
 def _psycopg(adapter: Adapter, handle: Any) -> Iterator[None]:
-    from producer.handles.psycopg3 import connection_of
+    from outrider.producer.handles.psycopg3 import connection_of
 
     connection = connection_of(handle)
     if _is_idle(connection):
@@ -72,7 +72,7 @@ def _psycopg(adapter: Adapter, handle: Any) -> Iterator[None]:
 
 @asynccontextmanager
 async def _psycopg_async(adapter: Adapter, handle: Any) -> AsyncIterator[None]:
-    from producer.handles.psycopg3 import connection_of
+    from outrider.producer.handles.psycopg3 import connection_of
 
     connection = connection_of(handle)
     if _is_idle(connection):
@@ -122,7 +122,7 @@ def _asyncpg(adapter: Adapter, handle: Any) -> Any:  # noqa: ARG001
 def _django(adapter: Adapter, handle: Any) -> Any:  # noqa: ARG001
     from django.db.transaction import atomic
 
-    from producer.handles.django import connection_of
+    from outrider.producer.handles.django import connection_of
 
     return atomic(using=connection_of(handle).alias)
 

@@ -20,8 +20,8 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractContextManager, asynccontextmanager, contextmanager
 from typing import Any
 
-from consumer.inbox.block import AsyncEnter, Block, Enter
-from producer.handles import adapter_for
+from outrider.consumer.inbox.block import AsyncEnter, Block, Enter
+from outrider.producer.handles import adapter_for
 
 ACCEPTED = (
     "a psycopg_pool ConnectionPool or AsyncConnectionPool",

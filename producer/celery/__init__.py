@@ -1,7 +1,7 @@
 """
 Celery through the outbox: tasks are rows of the caller's transaction, and Celery does everything else.
 
-    from producer.celery import OutboxCelery, TaskOutbox
+    from outrider.producer.celery import OutboxCelery, TaskOutbox
 
     app = OutboxCelery("shop", broker="amqp://...", outbox=TaskOutbox(django="default"))
 
@@ -12,7 +12,7 @@ Workers need nothing: what the services send is, byte for byte, what Celery woul
 No broker connection is opened at enqueue. A result backend is asked nothing either, except by chords, which need it.
 """
 
-from producer.celery.app import OutboxCelery, arm
-from producer.celery.outbox import TaskOutbox
+from outrider.producer.celery.app import OutboxCelery, arm
+from outrider.producer.celery.task_outbox import TaskOutbox
 
 __all__ = ["OutboxCelery", "TaskOutbox", "arm"]

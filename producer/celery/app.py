@@ -18,11 +18,11 @@ from typing import Any
 
 from celery import Celery, signals
 
-from producer.celery.capture import CapturingProducer
-from producer.celery.description import describe_quickly
-from producer.celery.mould import Moulds, ObservedProducer, is_genuine
-from producer.celery.outbox import TaskOutbox
-from producer.celery.results import defer_subscriptions, no_tables_at_setup
+from outrider.producer.celery.capture import CapturingProducer
+from outrider.producer.celery.description import describe_quickly
+from outrider.producer.celery.mould import Moulds, ObservedProducer, is_genuine
+from outrider.producer.celery.results import defer_subscriptions, no_tables_at_setup
+from outrider.producer.celery.task_outbox import TaskOutbox
 
 _direct: ContextVar[bool] = ContextVar("outbox_celery_direct", default=False)
 _in_body: ContextVar[bool] = ContextVar("outbox_celery_in_body", default=False)

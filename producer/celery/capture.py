@@ -20,9 +20,9 @@ import kombu.utils.json
 from kombu import entity, messaging
 from kombu.utils import functional
 
-from producer.celery.declarations import Declarations
-from producer.encoding import quick_encoder
-from producer.event import Row, parse_event_id, split_moment
+from outrider.producer.celery.declarations import Declarations
+from outrider.producer.encoding import quick_encoder
+from outrider.producer.event import Row, parse_event_id, split_moment
 
 Write = Callable[[list[Row]], None]
 

@@ -26,10 +26,10 @@ from celery.utils.nodenames import anon_nodename
 from kombu import serialization
 from kombu.utils.uuid import uuid
 
-from producer.celery.capture import CapturingProducer, Write, encode_json, event_id_of
-from producer.celery.description import describe
-from producer.encoding import quick_encoder
-from producer.event import Row
+from outrider.producer.celery.capture import CapturingProducer, Write, encode_json, event_id_of
+from outrider.producer.celery.description import describe
+from outrider.producer.encoding import quick_encoder
+from outrider.producer.event import Row
 
 MAX_MOULDS = 1_000
 """Options can be different each time: what is kept of them must not grow without bound."""

@@ -18,7 +18,7 @@ from typing import Any
 
 from celery.backends.rpc import RPCBackend
 
-from producer.celery.capture import CapturingProducer
+from outrider.producer.celery.capture import CapturingProducer
 
 
 @contextmanager

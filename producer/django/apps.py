@@ -1,4 +1,4 @@
-"""The app's configuration: label `outbox`, and its system checks."""
+"""The app's configuration: label `outrider`, and its system checks."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from django.core import checks
 
 
 class OutboxConfig(AppConfig):
-    name = "producer.django"
-    label = "outbox"
-    verbose_name = "Outbox"
+    name = "outrider.producer.django"
+    label = "outrider"
+    verbose_name = "Outrider"
     default = True
 
     def ready(self) -> None:
-        from producer.django.checks import check_database, check_settings
+        from outrider.producer.django.checks import check_database, check_settings
 
-        checks.register(check_settings, "outbox")
-        checks.register(check_database, "outbox", checks.Tags.database)
+        checks.register(check_settings, "outrider")
+        checks.register(check_database, "outrider", checks.Tags.database)

@@ -1,11 +1,11 @@
 """
 System checks: every mistake in the set-up that can be told before it hurts, with what to do about it.
 
-outbox.E001 OUTBOX is not a dict          E002 unknown key              E003 wrong value
-outbox.E004 no such database              E005 not PostgreSQL           E006 the redactor cannot be imported
-outbox.E007 the Celery app cannot be imported                          W008 the Celery app does not capture
-outbox.E009 tables or migrations missing (`migrate`)                   W010 publication or slot missing (`outbox setup`)
-outbox.E011 unknown setting of the services
+outrider.E001 OUTRIDER is not a dict          E002 unknown key              E003 wrong value
+outrider.E004 no such database              E005 not PostgreSQL           E006 the redactor cannot be imported
+outrider.E007 the Celery app cannot be imported                          W008 the Celery app does not capture
+outrider.E009 tables or migrations missing (`migrate`)                   W010 publication or slot missing (`outrider setup`)
+outrider.E011 unknown setting of the services
 
 E009 and W010 ask the database, and run when Django is told to (`check --database default`, `migrate`).
 """
@@ -20,17 +20,17 @@ from typing import Any, get_args
 from django.core.checks import CheckMessage, Error, Warning
 from django.db import connections
 
-from outbox.redactor import load_redactor
-from outbox.sqlfiles import Queries, migrations
-from producer.django.conf import KNOWN, OutboxSettings, configured, get_settings
-from producer.django.services import unknown_settings
-from producer.events import OutsideTransaction
+from outrider.operations.redaction import load_redactor
+from outrider.producer.django.conf import KNOWN, OutboxSettings, configured, get_settings
+from outrider.producer.django.services import unknown_settings
+from outrider.producer.outbox import OutsideTransaction
+from outrider.storage.sql_files import Queries, migrations
 
 
 def check_settings(app_configs: Any = None, **options: Any) -> list[CheckMessage]:  # noqa: ARG001
     given = configured()
     if not isinstance(given, dict):
-        return [Error("OUTBOX is not a dict", id="outbox.E001")]
+        return [Error("OUTRIDER is not a dict", id="outrider.E001")]
     return [*_check_keys(given), *_check_values(get_settings())]
 
 
@@ -51,7 +51,7 @@ def check_database(
             applied = {version for (version,) in cursor.fetchall()}
         if missing := [each.version for each in migrations() if each.version not in applied]:
             hint = f"run `manage.py migrate outbox --database {settings.database}`"
-            return [Error(f"the outbox lacks its migrations {missing}", hint=hint, id="outbox.E009")]
+            return [Error(f"the outbox lacks its migrations {missing}", hint=hint, id="outrider.E009")]
         return list(_check_replication(cursor, queries, settings))
 
 
@@ -60,7 +60,7 @@ def _check_keys(given: dict[str, Any]) -> Iterator[CheckMessage]:
         if key not in KNOWN:
             close = difflib.get_close_matches(str(key).upper(), KNOWN, n=1)
             hint = f"did you mean {close[0]}?" if close else f"known are {', '.join(KNOWN)}"
-            yield Error(f"OUTBOX has an unknown key {key!r}", hint=hint, id="outbox.E002")
+            yield Error(f"OUTRIDER has an unknown key {key!r}", hint=hint, id="outrider.E002")
 
 
 def _check_values(settings: OutboxSettings) -> Iterator[CheckMessage]:
@@ -70,35 +70,35 @@ def _check_values(settings: OutboxSettings) -> Iterator[CheckMessage]:
         value = getattr(settings, name)
         optional = name in ("redactor", "celery_app", "publication", "slot")
         if not (isinstance(value, str) or (optional and value is None)):
-            yield Error(f"OUTBOX[{key!r}] must be a str", id="outbox.E003")
+            yield Error(f"OUTRIDER[{key!r}] must be a str", id="outrider.E003")
     if settings.outside_transaction not in get_args(OutsideTransaction):
         allowed = ", ".join(get_args(OutsideTransaction))
-        yield Error(f"OUTBOX['OUTSIDE_TRANSACTION'] must be one of {allowed}", id="outbox.E003")
+        yield Error(f"OUTRIDER['OUTSIDE_TRANSACTION'] must be one of {allowed}", id="outrider.E003")
     yield from _check_alias(settings)
     yield from _check_services(settings.services)
     if isinstance(settings.redactor, str):
         try:
             load_redactor(settings.redactor)
         except ValueError as error:
-            yield Error(f"OUTBOX['REDACTOR']: {error}", id="outbox.E006")
+            yield Error(f"OUTRIDER['REDACTOR']: {error}", id="outrider.E006")
     if isinstance(settings.celery_app, str):
         yield from _check_celery(settings.celery_app)
 
 
 def _check_alias(settings: OutboxSettings) -> Iterator[CheckMessage]:
     if settings.database not in connections.settings:
-        yield Error(f"OUTBOX['DATABASE']: there is no database {settings.database!r}", id="outbox.E004")
+        yield Error(f"OUTRIDER['DATABASE']: there is no database {settings.database!r}", id="outrider.E004")
     elif connections[settings.database].vendor != "postgresql":
         vendor = connections[settings.database].vendor
-        yield Error(f"the outbox lives in PostgreSQL, and {settings.database!r} is {vendor}", id="outbox.E005")
+        yield Error(f"the outbox lives in PostgreSQL, and {settings.database!r} is {vendor}", id="outrider.E005")
 
 
 def _check_services(given: Any) -> Iterator[CheckMessage]:
     if not isinstance(given, Mapping):
-        yield Error("OUTBOX['SERVICES'] must be a dict", id="outbox.E003")
+        yield Error("OUTRIDER['SERVICES'] must be a dict", id="outrider.E003")
         return
     for message in unknown_settings(given):
-        yield Error(f"OUTBOX['SERVICES']: {message}", id="outbox.E011")
+        yield Error(f"OUTRIDER['SERVICES']: {message}", id="outrider.E011")
 
 
 def _check_celery(path: str) -> Iterator[CheckMessage]:
@@ -106,13 +106,13 @@ def _check_celery(path: str) -> Iterator[CheckMessage]:
     try:
         app = getattr(import_module(module), name)
     except (ImportError, AttributeError, ValueError):
-        yield Error(f"OUTBOX['CELERY_APP']: {path!r} cannot be imported", id="outbox.E007")
+        yield Error(f"OUTRIDER['CELERY_APP']: {path!r} cannot be imported", id="outrider.E007")
         return
-    from producer.celery.app import Capturing
+    from outrider.producer.celery.app import Capturing
 
     if not isinstance(app, Capturing):
-        hint = "make it an OutboxCelery, or call producer.celery.arm"
-        yield Warning(f"{path} sends past the outbox", hint=hint, id="outbox.W008")
+        hint = "make it an OutboxCelery, or call outrider.producer.celery.arm"
+        yield Warning(f"{path} sends past the outbox", hint=hint, id="outrider.W008")
 
 
 def _check_replication(cursor: Any, queries: Queries, settings: OutboxSettings) -> Iterator[CheckMessage]:
@@ -124,5 +124,5 @@ def _check_replication(cursor: Any, queries: Queries, settings: OutboxSettings) 
             continue
         cursor.execute(queries[query], {kind: name})
         if cursor.fetchone() is None:
-            hint = "run `outbox setup`, or set it to None in OUTBOX where only the scheduler delivers"
-            yield Warning(f"there is no {kind} {name!r}: the relay cannot deliver", hint=hint, id="outbox.W010")
+            hint = "run `outrider setup`, or set it to None in OUTRIDER where only the scheduler delivers"
+            yield Warning(f"there is no {kind} {name!r}: the relay cannot deliver", hint=hint, id="outrider.W010")

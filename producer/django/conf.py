@@ -1,5 +1,5 @@
 """
-Settings: `OUTBOX = {...}` in Django's settings. Every key is optional.
+Settings: `OUTRIDER = {...}` in Django's settings. Every key is optional.
 
 DATABASE             the alias of the database that holds the outbox ('default')
 SCHEMA               the PostgreSQL schema of its tables ('public')
@@ -45,7 +45,7 @@ def get_settings() -> OutboxSettings:
 
 
 def configured() -> Any:
-    return getattr(settings, "OUTBOX", {})
+    return getattr(settings, "OUTRIDER", {})
 
 
 def table_name(table: str) -> str:

@@ -2,7 +2,7 @@
 The outbox's tables as models: for queries, the admin and tests of an application.
 
 Unmanaged: migrations apply sql/, which alone says what the tables are. Nothing here writes; messages are enqueued with
-producer.django.outbox and settled by the services.
+outrider.producer.django.outbox and settled by the services.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from typing import Any
 
 from django.db import models
 
-from outbox.redactor import HIDDEN, load_redactor, redacted
-from producer.django.conf import get_settings, table_name
-from producer.django.fields import Instant, JsonText
+from outrider.operations.redaction import HIDDEN, load_redactor, redacted
+from outrider.producer.django.conf import get_settings, table_name
+from outrider.producer.django.fields import Instant, JsonText
 
 
 class _Message(models.Model):

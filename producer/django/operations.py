@@ -2,7 +2,7 @@
 RunOutboxMigration: a migration of sql/migrations as an operation of Django's.
 
 It runs on the database of the settings only, whichever are migrated, unless a router says otherwise; and not where
-`outbox setup` has applied it before. Backwards, the first one drops the tables with everything in them.
+`outrider setup` has applied it before. Backwards, the first one drops the tables with everything in them.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from typing import Any
 from django.db import router
 from django.db.migrations.operations.base import Operation
 
-from outbox.sqlfiles import Queries, migrations, script
-from producer.django.conf import get_settings
+from outrider.producer.django.conf import get_settings
+from outrider.storage.sql_files import Queries, migrations, script
 
 
 class RunOutboxMigration(Operation):

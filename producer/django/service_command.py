@@ -6,8 +6,8 @@ from typing import Any
 
 from django.core.management.base import CommandParser
 
-from producer.django.plain_command import PlainCommand
-from producer.django.services import signals_told
+from outrider.producer.django.click_command import PlainCommand
+from outrider.producer.django.services import signals_told
 
 
 class ServiceCommand(PlainCommand):

@@ -1,8 +1,8 @@
 """
 The relay and the scheduler inside Django's process: their settings, their commands, and the signals beside them.
 
-Settings come from OUTBOX (its SERVICES, SCHEMA, PUBLICATION and SLOT) and the connection parameters of the alias; flags
-override them, and what neither names comes from OUTBOX_* variables, as for the plain commands. The services are found
+Settings come from OUTRIDER (its SERVICES, SCHEMA, PUBLICATION and SLOT) and the connection parameters of the alias; flags
+override them, and what neither names comes from OUTRIDER_* variables, as for the plain commands. The services are found
 by their console scripts when one is started: the producer does not import them, and works where they are not installed.
 """
 
@@ -19,16 +19,16 @@ from typing import Any
 
 from django.db import connections
 
-from outbox.errors import SettingsError
-from producer.django.conf import get_settings
-from producer.django.watch import watch
+from outrider.errors import SettingsError
+from outrider.producer.django.conf import get_settings
+from outrider.producer.django.signal_watcher import watch
 
 JOIN_SECONDS = 10
 """How long a receiver that is still busy may keep a service from ending."""
 
 
 def plain_command(name: str) -> Any:
-    """The click command of `cdc-relay`, `outbox doctor` and the like; SettingsError where it is not installed."""
+    """The click command of `cdc-relay`, `outrider doctor` and the like; SettingsError where it is not installed."""
     script, _, subcommand = name.partition(" ")
     found = entry_points(group="console_scripts", name=script)
     if not found:
@@ -44,7 +44,7 @@ def plain_settings(using: str | None = None) -> dict[str, Any]:
     """The settings of a plain command as Django knows them, by their names in lower case."""
     settings = get_settings()
     if unknown := unknown_settings(settings.services):
-        raise SettingsError("OUTBOX['SERVICES']: " + "; ".join(unknown))
+        raise SettingsError("OUTRIDER['SERVICES']: " + "; ".join(unknown))
     known = {"schema": settings.schema, "publication": settings.publication, "slot": settings.slot}
     given = {key.lower(): value for key, value in settings.services.items()}
     if "database_url" not in given:
@@ -65,7 +65,7 @@ def conninfo_of(alias: str) -> str:
 def unknown_settings(given: Mapping[str, Any]) -> list[str]:
     """A line for each name that no service knows. Nothing where the services are not installed: nobody can tell."""
     try:
-        from outbox.settings import KNOWN_SETTINGS
+        from outrider.settings.models import KNOWN_SETTINGS
     except ModuleNotFoundError:
         return []
     known = sorted(name.upper() for name in KNOWN_SETTINGS)

@@ -1,7 +1,7 @@
 """
 Signals. A receiver that raises is logged and changes nothing.
 
-outbox_message_created        from producer.django.outbox, after the row was written and inside the transaction, which
+outbox_message_created        from outrider.producer.django.outbox, after the row was written and inside the transaction, which
                               may still be rolled back. sender: the DjangoOutbox; kwargs: event_id (UUID), event_type
                               (str), new (False: a message with its dedup_key was pending; None: not known), using
                               (the database's alias)

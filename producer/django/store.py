@@ -13,10 +13,10 @@ from typing import Any, TypeVar
 
 from django.db import Error, connections
 
-from outbox.errors import DatabaseError
-from outbox.sqlfiles import Queries
-from outbox.store import Store
-from producer.django.conf import get_settings
+from outrider.errors import DatabaseError
+from outrider.producer.django.conf import get_settings
+from outrider.storage.sql_files import Queries
+from outrider.storage.store import Store
 
 T = TypeVar("T")
 

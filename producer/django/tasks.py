@@ -3,7 +3,7 @@ Celery's tasks for housekeeping; `app.autodiscover_tasks()` finds them. Needs Ce
 
     app.conf.beat_schedule = {
         "purge dead letters": {
-            "task": "outbox.purge_dead_letters",
+            "task": "outrider.purge_dead_letters",
             "schedule": crontab(hour=3, minute=0),
             "kwargs": {"older_than_seconds": 30 * 24 * 60 * 60},
         },
@@ -16,11 +16,11 @@ from __future__ import annotations
 
 from celery import shared_task
 
-from outbox.dead_letters import purge
-from producer.django.store import DjangoStore
+from outrider.operations.dead_letters import purge
+from outrider.producer.django.store import DjangoStore
 
 
-@shared_task(name="outbox.purge_dead_letters")  # type: ignore[untyped-decorator]
+@shared_task(name="outrider.purge_dead_letters")  # type: ignore[untyped-decorator]
 def purge_dead_letters(older_than_seconds: float, event_type: str | None = None, database: str | None = None) -> int:
     """Delete dead letters that died longer ago, of all types or of those that match a glob; how many it were."""
     if not older_than_seconds >= 0:

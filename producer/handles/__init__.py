@@ -13,7 +13,7 @@ from functools import cache
 from importlib import import_module
 from typing import Any, Protocol
 
-from producer.statement import Parameters, Statement
+from outrider.producer.statement import Parameters, Statement
 
 Guard = Callable[[bool], None]
 """Called by an adapter, before it writes, with whether the handle is inside a transaction; raises to refuse."""
@@ -75,7 +75,7 @@ class Adapter(Protocol):
         """What runs COPY on it; None where that cannot be done."""
 
     def sender(self, handle: Any) -> Send | None:
-        """What sends on it without waiting; None where that cannot be done. See producer.handles.in_flight."""
+        """What sends on it without waiting; None where that cannot be done. See outrider.producer.handles.in_flight."""
 
 
 class StatementsOnly:
@@ -106,6 +106,6 @@ def _adapter_for_class(kind: type[Any]) -> Adapter | None:
         package = ancestor.__module__.partition(".")[0]
         if path := _ADAPTERS.get(package, {}).get(ancestor.__name__):
             module, _, name = path.partition(".")
-            adapter: Adapter = getattr(import_module(f"producer.handles.{module}"), name)
+            adapter: Adapter = getattr(import_module(f"outrider.producer.handles.{module}"), name)
             return adapter
     return None

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from producer.handles import Adapter, Guard, Rows, StatementsOnly
-from producer.statement import Parameters, Statement
+from outrider.producer.handles import Adapter, Guard, Rows, StatementsOnly
+from outrider.producer.statement import Parameters, Statement
 
 
 class Asyncpg(StatementsOnly):

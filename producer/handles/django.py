@@ -13,8 +13,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from producer.handles import Adapter, Guard, Rows, Send, StatementsOnly
-from producer.statement import Parameters, Statement
+from outrider.producer.handles import Adapter, Guard, Rows, Send, StatementsOnly
+from outrider.producer.statement import Parameters, Statement
 
 _SendOn = Callable[[Any, Statement, Parameters], bool]
 """in_flight.send: imported only where there is psycopg 3."""
@@ -58,7 +58,7 @@ class Django(StatementsOnly):
         connection = connection_of(handle)
         if not _has_cursors_of_its_own(connection):
             return None
-        from producer.handles import in_flight
+        from outrider.producer.handles import in_flight
 
         return partial(_send, connection, in_flight.send) if in_flight.can_send(connection.connection) else None
 

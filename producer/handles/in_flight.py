@@ -28,7 +28,7 @@ from psycopg.pq import ExecStatus, Format, PipelineStatus, TransactionStatus
 from psycopg.pq.abc import PGconn
 from psycopg.waiting import Wait
 
-from producer.statement import Parameters, Statement
+from outrider.producer.statement import Parameters, Statement
 
 
 def can_send(connection: Connection[Any]) -> bool:

@@ -3,7 +3,7 @@ What type checkers are told of handles: a publish returns its result with a sync
 asynchronous one.
 
 By shape, so that no library has to be installed to be checked. No handle has both shapes, or a checker could not tell.
-At run time handles are recognised by their class (producer.handles), and anything else is a TypeError.
+At run time handles are recognised by their class (outrider.producer.handles), and anything else is a TypeError.
 """
 
 from __future__ import annotations

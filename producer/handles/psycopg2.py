@@ -5,8 +5,8 @@ from __future__ import annotations
 from contextlib import closing
 from typing import Any
 
-from producer.handles import Adapter, Guard, Rows, StatementsOnly
-from producer.statement import Parameters, Statement
+from outrider.producer.handles import Adapter, Guard, Rows, StatementsOnly
+from outrider.producer.statement import Parameters, Statement
 
 IDLE = 0  # psycopg2.extensions.TRANSACTION_STATUS_IDLE
 

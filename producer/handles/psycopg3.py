@@ -16,9 +16,9 @@ import psycopg
 from psycopg.pq import PipelineStatus, TransactionStatus
 from psycopg.rows import tuple_row
 
-from producer.handles import Adapter, Copy, Guard, Rows, Send
-from producer.handles.in_flight import can_send, send
-from producer.statement import Parameters, Statement
+from outrider.producer.handles import Adapter, Copy, Guard, Rows, Send
+from outrider.producer.handles.in_flight import can_send, send
+from outrider.producer.statement import Parameters, Statement
 
 
 def connection_of(handle: Any) -> Any:

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from producer.handles import Adapter, Guard, Rows, StatementsOnly
-from producer.statement import Parameters, Statement
+from outrider.producer.handles import Adapter, Guard, Rows, StatementsOnly
+from outrider.producer.statement import Parameters, Statement
 
 
 def connection_of(handle: Any) -> Any:

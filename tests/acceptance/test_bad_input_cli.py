@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from outbox.cli import main
-from outbox.store import Burial
+from outrider.cli import main
+from outrider.storage.store import Burial
 from tests.fixtures.commands import run_outbox
 from tests.fixtures.database import Database
 from tests.fixtures.rows import insert_rows, store_of
@@ -80,7 +80,7 @@ REFUSED: list[tuple[list[str], int, str]] = [
 def test_what_is_wrong_is_said_in_one_line_and_nothing_is_written(
     outbox: Outbox, database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("OUTBOX_DATABASE_URL", database.dsn)
+    monkeypatch.setenv("OUTRIDER_DATABASE_URL", database.dsn)
     for arguments, status, words in REFUSED:
         code, said = outbox(*arguments)
         assert (code, words in said, said.count("\n")) == (status, True, 1), (arguments, said)
@@ -93,7 +93,7 @@ def test_what_is_wrong_is_said_in_one_line_and_nothing_is_written(
 def test_whatever_a_dead_letter_holds_it_is_listed_shown_and_discarded(
     outbox: Outbox, database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("OUTBOX_DATABASE_URL", database.dsn)
+    monkeypatch.setenv("OUTRIDER_DATABASE_URL", database.dsn)
     hostile: list[dict[str, Any]] = [
         {"payload": b"\xff\xfe\x00", "content_type": "application/json"},
         {"payload": DEEP.encode()},
@@ -125,5 +125,5 @@ def test_a_process_ends_likewise(tmp_path: Path) -> None:
     (tmp_path / "deep.toml").write_text("labelled_types = " + "[" * 20_000)
     result = run_outbox("dead", "list", "--config", str(tmp_path / "deep.toml"))
     assert (result.returncode, result.stdout) == (2, "")
-    assert result.stderr.startswith("outbox: error: cannot read the settings file")
+    assert result.stderr.startswith("outrider: error: cannot read the settings file")
     assert result.stderr.count("\n") == 1

@@ -1,4 +1,4 @@
-"""`outbox dead` as an operator meets it."""
+"""`outrider dead` as an operator meets it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from outbox.store import Store
+from outrider.storage.store import Store
 from tests.fixtures.commands import COMMAND, ROOT, environment, run_outbox
 from tests.fixtures.database import Database
 from tests.fixtures.repair import CARD, PAYLOAD, bury_rows, outbox, outbox_json
@@ -30,7 +30,7 @@ def test_the_newest_come_first_and_stored_text_does_nothing_to_a_terminal(store:
     (last,) = bury_rows(
         store, event_type=f"evil{CLEAR_SCREEN}[red]", error=f"one\rtwo{RIGHT_TO_LEFT} [link=x]", reason="undecodable"
     )
-    run = run_outbox("dead", "list", env={"OUTBOX_DATABASE_URL": database.dsn})
+    run = run_outbox("dead", "list", env={"OUTRIDER_DATABASE_URL": database.dsn})
     assert run.returncode == 0, run.stderr
     heading, newest, *_, oldest = run.stdout.splitlines()
     assert heading.split()[:2] == ["id", "died"]
@@ -72,11 +72,11 @@ def test_a_dead_letter_is_shown_whole_but_for_what_the_redactor_hides(store: Sto
     (raw,) = outbox_json(database, "dead", "show", event_id, "--payload")
     assert (raw["id"], raw["payload"]) == (dead, PAYLOAD.decode())
 
-    redactor = {"OUTBOX_REDACTOR": "tests.fixtures.repair.redact"}
+    redactor = {"OUTRIDER_REDACTOR": "tests.fixtures.repair.redact"}
     redacted = outbox(database, "dead", "show", str(dead), "--payload", env=redactor)
     assert '"card": "***"' in redacted
     assert CARD not in redacted
-    line = outbox(database, "dead", "show", str(dead), status=2, env={"OUTBOX_REDACTOR": "no.such.redactor"})
+    line = outbox(database, "dead", "show", str(dead), status=2, env={"OUTRIDER_REDACTOR": "no.such.redactor"})
     assert "redactor 'no.such.redactor' cannot be imported" in line
     assert "there is no dead letter 99" in outbox(database, "dead", "show", "99", status=1)
 
@@ -109,13 +109,13 @@ def test_on_a_terminal_discard_asks_and_shows_its_progress(store: Store, databas
 
 
 def _on_a_terminal(database: Database, answer: str) -> tuple[int, str]:
-    """The exit status of `outbox dead discard --all` and what its user saw."""
+    """The exit status of `outrider dead discard --all` and what its user saw."""
     user, terminal = os.openpty()
     screen = ""
     try:
         process = subprocess.Popen(
             [*COMMAND, "dead", "discard", "--all"],
-            env=environment({"OUTBOX_DATABASE_URL": database.dsn, "TERM": "xterm"}),
+            env=environment({"OUTRIDER_DATABASE_URL": database.dsn, "TERM": "xterm"}),
             cwd=ROOT,
             stdin=terminal,
             stdout=terminal,

@@ -1,4 +1,4 @@
-"""`outbox doctor` as an operator meets it: a line per check, an exit status, JSON for machines."""
+"""`outrider doctor` as an operator meets it: a line per check, an exit status, JSON for machines."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import subprocess
 import pytest
 from click.testing import CliRunner
 
-from outbox.cli.doctor import command
-from outbox.errors import SettingsError
+from outrider.cli.doctor import command
+from outrider.errors import SettingsError
 from tests.fixtures.broker import Broker
 from tests.fixtures.commands import ROOT, run_outbox
 from tests.fixtures.stage import Stage
@@ -54,7 +54,7 @@ def lines_of(run: subprocess.CompletedProcess[str]) -> dict[str, str]:
 def test_an_outbox_at_work_is_healthy_and_strictness_counts_warnings(stage: Stage, rabbit: Broker) -> None:
     environment = stage.environment(rabbit.url)
     stage.start_relay(rabbit.url)
-    scheduler = stage.run_service("retry_scheduler", env=environment)
+    scheduler = stage.run_service("outrider.retry_scheduler", env=environment)
     scheduler.wait_for_line("scheduler_active")
     wait_for(
         lambda: stage.connection.execute("SELECT count(*) FROM outbox_worker").fetchone() == (2,), deadline_seconds=60
@@ -75,15 +75,15 @@ def test_an_outbox_at_work_is_healthy_and_strictness_counts_warnings(stage: Stag
 
 
 def test_a_failure_is_a_line_and_status_1_also_when_the_database_is_not_there(bare_stage: Stage) -> None:
-    run = run_outbox("doctor", "--slot", "no_such_slot", env={"OUTBOX_DATABASE_URL": bare_stage.database.dsn})
+    run = run_outbox("doctor", "--slot", "no_such_slot", env={"OUTRIDER_DATABASE_URL": bare_stage.database.dsn})
     assert run.returncode == 1
     assert run.stderr == ""
     assert (
-        "failed   slot: there is no slot no_such_slot; run `outbox setup`, or start the relay, which makes it"
+        "failed   slot: there is no slot no_such_slot; run `outrider setup`, or start the relay, which makes it"
         in run.stdout.splitlines()
     )
-    nobody = {"OUTBOX_DATABASE_URL": "postgresql://shop:s3cret@127.0.0.1:1/shop"}
-    run = run_outbox("doctor", env={**nobody, "OUTBOX_BROKER_URL": "amqp://shop:s3cret@127.0.0.1:1//"})
+    nobody = {"OUTRIDER_DATABASE_URL": "postgresql://shop:s3cret@127.0.0.1:1/shop"}
+    run = run_outbox("doctor", env={**nobody, "OUTRIDER_BROKER_URL": "amqp://shop:s3cret@127.0.0.1:1//"})
     assert run.returncode == 1
     assert list(lines_of(run).items()) == [("database", "failed"), ("broker", "failed")]
     assert "s3cret" not in run.stdout + run.stderr
@@ -92,14 +92,14 @@ def test_a_failure_is_a_line_and_status_1_also_when_the_database_is_not_there(ba
 @pytest.mark.parametrize(("seconds", "direction"), [("3600", "ahead of"), ("-3600", "behind")])
 def test_a_clock_that_is_an_hour_off_is_a_warning(bare_stage: Stage, seconds: str, direction: str) -> None:
     shifted = {"PYTHONPATH": f"{SHIFTED_CLOCK}:{ROOT}", "FAULTS_CLOCK_SHIFT_SECONDS": seconds}
-    run = run_outbox("doctor", env={"OUTBOX_DATABASE_URL": bare_stage.database.dsn, **shifted})
+    run = run_outbox("doctor", env={"OUTRIDER_DATABASE_URL": bare_stage.database.dsn, **shifted})
     (line,) = [line for line in run.stdout.splitlines() if " clock: " in line]
     assert line.startswith("warning  clock: this machine's clock is 3")
     assert f"s {direction} the database's; see NTP on both" in line
 
 
 def test_wrong_usage_and_settings_are_told_from_findings(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("OUTBOX_DATABASE_URL", "dbname=x")
+    monkeypatch.setenv("OUTRIDER_DATABASE_URL", "dbname=x")
     run = CliRunner().invoke(command, ["--role", "janitor=bob"])
     assert run.exit_code == 2
     assert "'janitor' must be JOB=ROLE, with JOB one of producer, relay" in run.output

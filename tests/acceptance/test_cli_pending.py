@@ -1,8 +1,8 @@
-"""`outbox pending` as an operator meets it."""
+"""`outrider pending` as an operator meets it."""
 
 from __future__ import annotations
 
-from outbox.store import Refusal
+from outrider.storage.store import Refusal
 from tests.fixtures.database import Database
 from tests.fixtures.repair import CARD, PAYLOAD, outbox, outbox_json
 from tests.fixtures.rows import insert_rows, query, store_of
@@ -36,7 +36,7 @@ def test_what_waits_is_listed_by_state_shown_and_made_due_without_breaking_order
         shown = outbox(database, "pending", "show", str(fresh))
         assert CARD not in shown
         assert f"<{len(PAYLOAD)} bytes of application/json>" in shown
-        assert "outbox dead show" in outbox(database, "pending", "show", "999", status=1)
+        assert "outrider dead show" in outbox(database, "pending", "show", "999", status=1)
 
         assert "say which messages" in outbox(database, "pending", "retry-now", status=2)
         skipped = "1 held by a scheduler, 1 behind an earlier message of their key"

@@ -1,4 +1,4 @@
-"""`outbox publish` as an operator meets it."""
+"""`outrider publish` as an operator meets it."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_one_message_is_written_and_its_event_id_printed(database: Database, tmp
 
         run = subprocess.run(
             [*COMMAND, "publish", "raw", "--payload", "-", "--content-type", "image/png", "--deliver-after", "15m"],
-            env=environment({"OUTBOX_DATABASE_URL": database.dsn}),
+            env=environment({"OUTRIDER_DATABASE_URL": database.dsn}),
             cwd=ROOT,
             input=b"\x89PNG\0",
             capture_output=True,
@@ -55,7 +55,7 @@ def test_one_message_is_written_and_its_event_id_printed(database: Database, tmp
 
 def test_waiting_tells_delivered_from_dead_from_still_pending(bare_stage: Stage, rabbit: Broker) -> None:
     settings = bare_stage.environment(rabbit.url, max_attempts=1, poll_seconds=0.1)
-    database = {"OUTBOX_DATABASE_URL": bare_stage.database.dsn}
+    database = {"OUTRIDER_DATABASE_URL": bare_stage.database.dsn}
     bare_stage.connection.execute(
         "ALTER TABLE outbox ALTER COLUMN next_attempt_at SET DEFAULT clock_timestamp() + interval '0 seconds'"
     )
@@ -64,7 +64,7 @@ def test_waiting_tells_delivered_from_dead_from_still_pending(bare_stage: Stage,
     assert pending.stdout.splitlines()[1:] == ["still pending"]
     bare_stage.connection.execute("DELETE FROM outbox")
 
-    bare_stage.run_service("retry_scheduler", env=settings)
+    bare_stage.run_service("outrider.retry_scheduler", env=settings)
     queue = rabbit.declare_queue()
     delivered = run_outbox("publish", "ping", "--routing-key", queue, "--wait", "60", env=database)
     assert delivered.returncode == 0, delivered.stdout

@@ -1,10 +1,10 @@
-"""`outbox replay` as an operator meets it."""
+"""`outrider replay` as an operator meets it."""
 
 from __future__ import annotations
 
-from outbox.store import Store
-from producer import Outbox
-from producer.streams import EventStreams
+from outrider.producer import Outbox
+from outrider.producer.streams import EventStreams
+from outrider.storage.store import Store
 from tests.fixtures.database import Database
 from tests.fixtures.repair import outbox, outbox_json
 from tests.fixtures.rows import insert_rows, query, store_of

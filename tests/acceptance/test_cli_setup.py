@@ -1,4 +1,4 @@
-"""`outbox setup` and `outbox teardown` as an operator meets them: a status, a line per step, a line per error."""
+"""`outrider setup` and `outrider teardown` as an operator meets them: a status, a line per step, a line per error."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ import psycopg
 import pytest
 from psycopg import sql
 
-from outbox.embedded import Postgres
-from outbox.embedded.postgres import installations
-from outbox.setup import slot_state
-from outbox.store import Store
-from producer import Outbox
+from outrider.embedded import Postgres
+from outrider.embedded.postgres import installations
+from outrider.operations.setup import slot_state
+from outrider.producer import Outbox
+from outrider.storage.store import Store
 from tests.fixtures.broker import Broker
 from tests.fixtures.commands import run_outbox
 from tests.fixtures.database import Database, create_database, drop_database
@@ -69,12 +69,12 @@ def error_of(run: subprocess.CompletedProcess[str], status: int = 1) -> str:
     assert run.returncode == status, run.stderr
     assert "Traceback" not in run.stderr
     (line,) = run.stderr.splitlines()
-    assert line.startswith("outbox: error: ")
+    assert line.startswith("outrider: error: ")
     return line
 
 
 def test_set_up_says_what_it_did_and_the_second_time_that_it_is_there(empty_database: Database, slot: str) -> None:
-    first = run_outbox("setup", "--slot", slot, env={"OUTBOX_DATABASE_URL": empty_database.dsn})
+    first = run_outbox("setup", "--slot", slot, env={"OUTRIDER_DATABASE_URL": empty_database.dsn})
     assert first.returncode == 0, first.stderr
     assert first.stdout.splitlines()[1:] == [
         "migration 1 (initial) of the schema public: applied",
@@ -82,7 +82,7 @@ def test_set_up_says_what_it_did_and_the_second_time_that_it_is_there(empty_data
         f"slot {slot}: created",
         "rows from before the slot: none",
     ]
-    second = run_outbox("setup", "--slot", slot, env={"OUTBOX_DATABASE_URL": empty_database.dsn})
+    second = run_outbox("setup", "--slot", slot, env={"OUTRIDER_DATABASE_URL": empty_database.dsn})
     assert second.returncode == 0
     assert re.fullmatch(r"(?:PostgreSQL \d+: .*|.*: already there|\n)+", second.stdout)
 
@@ -91,7 +91,7 @@ def test_a_dry_run_changes_nothing_and_prints_what_psql_can_run(empty_database: 
     arguments = ("setup", "--schema", WEIRD, "--publication", WEIRD, "--slot", slot, "--handover-after", "7")
     with empty_database.connect() as connection:
         before = catalog(connection)
-        printed = run_outbox(*arguments, "--dry-run", env={"OUTBOX_DATABASE_URL": empty_database.dsn})
+        printed = run_outbox(*arguments, "--dry-run", env={"OUTRIDER_DATABASE_URL": empty_database.dsn})
         assert printed.returncode == 0, printed.stderr
         assert catalog(connection) == before
     psql = next(iter(installations().values())) / "psql"
@@ -104,23 +104,23 @@ def test_a_dry_run_changes_nothing_and_prints_what_psql_can_run(empty_database: 
         timeout=60,
     )
     assert ran.returncode == 0, ran.stderr
-    again = run_outbox(*arguments, env={"OUTBOX_DATABASE_URL": empty_database.dsn})
+    again = run_outbox(*arguments, env={"OUTRIDER_DATABASE_URL": empty_database.dsn})
     assert again.returncode == 0, again.stderr
     assert all(line.endswith(("already there", "already so")) for line in again.stdout.splitlines()[1:]), again.stdout
 
 
 def test_the_wrong_wal_level_is_one_line_with_the_remedy(private_postgres: Callable[..., Postgres]) -> None:
     server = private_postgres(settings={"wal_level": "replica"})
-    line = error_of(run_outbox("setup", env={"OUTBOX_DATABASE_URL": server.dsn()}))
+    line = error_of(run_outbox("setup", env={"OUTRIDER_DATABASE_URL": server.dsn()}))
     assert "wal_level is replica and must be logical: run ALTER SYSTEM SET wal_level = logical and restart" in line
-    polling = run_outbox("setup", "--polling-only", env={"OUTBOX_DATABASE_URL": server.dsn()})
+    polling = run_outbox("setup", "--polling-only", env={"OUTRIDER_DATABASE_URL": server.dsn()})
     assert polling.returncode == 0, polling.stderr
     assert "handover after 0 s: set" in polling.stdout
 
 
 def test_a_role_that_may_not_create_is_told_what_it_needs(empty_database: Database, slot: str) -> None:
     with role(empty_database) as dsn:
-        line = error_of(run_outbox("setup", "--slot", slot, env={"OUTBOX_DATABASE_URL": dsn}))
+        line = error_of(run_outbox("setup", "--slot", slot, env={"OUTRIDER_DATABASE_URL": dsn}))
     assert "permission denied" in line
     assert f"needed: CREATE on the database {empty_database.name}" in line
 
@@ -128,13 +128,13 @@ def test_a_role_that_may_not_create_is_told_what_it_needs(empty_database: Databa
 def test_a_role_that_may_not_replicate_is_told_at_the_slot(empty_database: Database, slot: str) -> None:
     with role(empty_database, "GRANT CREATE ON DATABASE {database} TO {role}") as dsn:
         arguments = ("setup", "--schema", "shop", "--slot", slot)
-        run = run_outbox(*arguments, env={"OUTBOX_DATABASE_URL": dsn})
+        run = run_outbox(*arguments, env={"OUTRIDER_DATABASE_URL": dsn})
         line = error_of(run)
         assert f"slot {slot}: " in line
         assert "needed: a role with the REPLICATION attribute" in line
         assert run.stdout.splitlines()[-1] == f"slot {slot}: failed"
         # What it could do is done, and somebody who may can go on from there.
-        owner = run_outbox(*arguments, env={"OUTBOX_DATABASE_URL": empty_database.dsn})
+        owner = run_outbox(*arguments, env={"OUTRIDER_DATABASE_URL": empty_database.dsn})
         assert owner.returncode == 0, owner.stderr
         assert f"slot {slot}: created" in owner.stdout
 
@@ -143,7 +143,7 @@ def test_a_role_that_may_create_and_replicate_can_set_up_and_tear_down(empty_dat
     grant: LiteralString = "GRANT CREATE ON DATABASE {database} TO {role}"
     with role(empty_database, grant, attributes="REPLICATION") as dsn:
         for command in (("setup",), ("teardown", "--drop-tables", "--yes")):
-            run = run_outbox(*command, "--schema", "shop", "--slot", slot, env={"OUTBOX_DATABASE_URL": dsn})
+            run = run_outbox(*command, "--schema", "shop", "--slot", slot, env={"OUTRIDER_DATABASE_URL": dsn})
             assert run.returncode == 0, run.stderr
 
 
@@ -155,7 +155,7 @@ def test_a_role_that_may_create_and_replicate_can_set_up_and_tear_down(empty_dat
     ],
 )
 def test_a_wrong_database_address_is_one_line(address: str, words: str) -> None:
-    line = error_of(run_outbox("setup", env={"OUTBOX_DATABASE_URL": address}))
+    line = error_of(run_outbox("setup", env={"OUTRIDER_DATABASE_URL": address}))
     assert words in line
     assert "s3cret" not in line
 
@@ -163,7 +163,7 @@ def test_a_wrong_database_address_is_one_line(address: str, words: str) -> None:
 def test_a_database_that_does_not_exist_is_one_line(postgres_server: SharedPostgres) -> None:
     missing = Database("no_such_database", postgres_server.url)
     assert 'database "no_such_database" does not exist' in error_of(
-        run_outbox("setup", env={"OUTBOX_DATABASE_URL": missing.dsn})
+        run_outbox("setup", env={"OUTRIDER_DATABASE_URL": missing.dsn})
     )
 
 
@@ -171,9 +171,12 @@ def test_a_database_that_does_not_exist_is_one_line(postgres_server: SharedPostg
     ("settings", "words"),
     [
         ({}, "database_url: must be set"),
-        ({"OUTBOX_DATABASE_URL": "mysql://root:s3cret@db"}, "database_url: not a libpq connection string"),
-        ({"OUTBOX_DATABASE_URL": "dbname=x", "OUTBOX_SCHEMAS": "x"}, "OUTBOX_SCHEMAS: unknown setting (did you mean"),
-        ({"OUTBOX_DATABASE_URL": "dbname=x", "OUTBOX_CONFIG": "/no/such/file"}, "cannot read the settings file"),
+        ({"OUTRIDER_DATABASE_URL": "mysql://root:s3cret@db"}, "database_url: not a libpq connection string"),
+        (
+            {"OUTRIDER_DATABASE_URL": "dbname=x", "OUTRIDER_SCHEMAS": "x"},
+            "OUTRIDER_SCHEMAS: unknown setting (did you mean",
+        ),
+        ({"OUTRIDER_DATABASE_URL": "dbname=x", "OUTRIDER_CONFIG": "/no/such/file"}, "cannot read the settings file"),
     ],
 )
 def test_wrong_settings_are_one_line_and_status_2(settings: dict[str, str], words: str) -> None:
@@ -184,7 +187,7 @@ def test_wrong_settings_are_one_line_and_status_2(settings: dict[str, str], word
 
 @pytest.mark.parametrize("arguments", [("setup", "--no-such"), ("no-such",), ("setup", "--handover-after", "soon")])
 def test_wrong_usage_is_status_2_without_a_traceback(arguments: tuple[str, ...]) -> None:
-    run = run_outbox(*arguments, env={"OUTBOX_DATABASE_URL": "dbname=x"})
+    run = run_outbox(*arguments, env={"OUTRIDER_DATABASE_URL": "dbname=x"})
     assert run.returncode == 2
     assert run.stderr
     assert "Traceback" not in run.stderr
@@ -192,7 +195,7 @@ def test_wrong_usage_is_status_2_without_a_traceback(arguments: tuple[str, ...])
 
 
 def test_teardown_never_drops_tables_unless_told_so(empty_database: Database, slot: str) -> None:
-    settings = {"OUTBOX_DATABASE_URL": empty_database.dsn, "OUTBOX_SLOT": slot}
+    settings = {"OUTRIDER_DATABASE_URL": empty_database.dsn, "OUTRIDER_SLOT": slot}
     assert run_outbox("setup", env=settings).returncode == 0
     with empty_database.connect() as connection:
         connection.execute("INSERT INTO outbox (event_type, routing_key, payload) VALUES ('e', 'q', '')")
@@ -212,7 +215,7 @@ def test_teardown_never_drops_tables_unless_told_so(empty_database: Database, sl
 
 
 def test_teardown_of_empty_tables_asks_and_nobody_answers(empty_database: Database, slot: str) -> None:
-    settings = {"OUTBOX_DATABASE_URL": empty_database.dsn, "OUTBOX_SLOT": slot}
+    settings = {"OUTRIDER_DATABASE_URL": empty_database.dsn, "OUTRIDER_SLOT": slot}
     assert run_outbox("setup", "--polling-only", env=settings).returncode == 0
     run = run_outbox("teardown", "--drop-tables", env=settings)
     assert run.returncode == 2
@@ -225,15 +228,15 @@ def test_an_outbox_in_a_schema_of_any_name_delivers_and_is_not_torn_down_under_i
     empty_database: Database, slot: str, redis_broker: Broker, run_service: RunService
 ) -> None:
     settings = {
-        "OUTBOX_DATABASE_URL": empty_database.dsn,
-        "OUTBOX_BROKER_URL": redis_broker.url,
-        "OUTBOX_SCHEMA": WEIRD,
-        "OUTBOX_PUBLICATION": "it's " + WEIRD,
-        "OUTBOX_SLOT": slot,
+        "OUTRIDER_DATABASE_URL": empty_database.dsn,
+        "OUTRIDER_BROKER_URL": redis_broker.url,
+        "OUTRIDER_SCHEMA": WEIRD,
+        "OUTRIDER_PUBLICATION": "it's " + WEIRD,
+        "OUTRIDER_SLOT": slot,
     }
     assert run_outbox("setup", env=settings).returncode == 0
     queue = redis_broker.declare_queue()
-    relay = run_service("cdc_relay", env=settings)
+    relay = run_service("outrider.cdc_relay", env=settings)
     with empty_database.connect() as connection:
         store = Store(connection, WEIRD)
         wait_for(lambda: (state := slot_state(store, slot)) is not None and state.active, deadline_seconds=60)

@@ -1,4 +1,4 @@
-"""`outbox status` as an operator meets it: tables for people, JSON for machines, and a watch that ends with Ctrl-C."""
+"""`outrider status` as an operator meets it: tables for people, JSON for machines, and a watch that ends with Ctrl-C."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.fixtures.waiting import wait_for
 
 
 def environment(stage: Stage) -> dict[str, str]:
-    return {"OUTBOX_DATABASE_URL": stage.database.dsn, "OUTBOX_SLOT": stage.slot}
+    return {"OUTRIDER_DATABASE_URL": stage.database.dsn, "OUTRIDER_SLOT": stage.slot}
 
 
 def as_json(env: dict[str, str]) -> dict[str, Any]:
@@ -110,11 +110,11 @@ def test_an_outbox_without_a_slot_polls_and_what_a_role_may_not_see_is_named(bar
     try:
         parts = urlsplit(bare_stage.database.dsn)
         dsn = parts._replace(netloc=f"{name}@{parts.hostname}:{parts.port}").geturl()
-        document = as_json({"OUTBOX_DATABASE_URL": dsn})
+        document = as_json({"OUTRIDER_DATABASE_URL": dsn})
         assert document["unseen"].keys() == {"dead", "archive", "workers", "slot"}
         assert "permission denied for view pg_replication_slots" in document["unseen"]["slot"]
         assert document["queues"]["pending"] == 0
-        shown = run_outbox("status", env={"OUTBOX_DATABASE_URL": dsn, "COLUMNS": "160"})
+        shown = run_outbox("status", env={"OUTRIDER_DATABASE_URL": dsn, "COLUMNS": "160"})
         assert shown.returncode == 0
         assert "cannot see: PostgreSQL: permission denied for table outbox_archive" in shown.stdout
     finally:
@@ -126,8 +126,8 @@ def test_a_watch_outlives_the_loss_of_the_database_and_ends_well_with_ctrl_c(
     stage: Stage, fault_proxy: Callable[[str, int], FaultProxy]
 ) -> None:
     proxy = fault_proxy(*address_of(stage.database.dsn))
-    settings = {**environment(stage), "OUTBOX_DATABASE_URL": proxy.through(stage.database.dsn)}
-    watch = stage.run_service("outbox.cli", "status", "--watch", "0.2", "--json", env=settings)
+    settings = {**environment(stage), "OUTRIDER_DATABASE_URL": proxy.through(stage.database.dsn)}
+    watch = stage.run_service("outrider", "status", "--watch", "0.2", "--json", env=settings)
     wait_for(lambda: len(watch.events()) >= 2, deadline_seconds=60)
     proxy.refuse()
     proxy.cut()
@@ -142,12 +142,12 @@ def test_a_watch_outlives_the_loss_of_the_database_and_ends_well_with_ctrl_c(
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (("--schema", "nowhere"), "there is no outbox in the schema 'nowhere' of this database: run `outbox setup`"),
+        (("--schema", "nowhere"), "there is no outbox in the schema 'nowhere' of this database: run `outrider setup`"),
         (("--database-url", "postgresql://shop:s3cret@127.0.0.1:1/shop", "--watch"), "Connection refused"),
     ],
 )
 def test_what_cannot_be_shown_is_one_line(bare_stage: Stage, arguments: tuple[str, ...], words: str) -> None:
-    run = run_outbox("status", *arguments, env={"OUTBOX_DATABASE_URL": bare_stage.database.dsn})
+    run = run_outbox("status", *arguments, env={"OUTRIDER_DATABASE_URL": bare_stage.database.dsn})
     assert run.returncode == 1
     (line,) = run.stderr.splitlines()
     assert words in line

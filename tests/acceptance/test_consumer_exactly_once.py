@@ -1,7 +1,7 @@
 """
 Effects happen once, from the producer's commit to the consumer's, while relay and workers are killed.
 
-OUTBOX_TEST_MESSAGES=20000 makes it longer.
+OUTRIDER_TEST_MESSAGES=20000 makes it longer.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tests.fixtures.services import Service
 from tests.fixtures.stage import Stage
 from tests.fixtures.waiting import wait_for
 
-MESSAGES = int(os.environ.get("OUTBOX_TEST_MESSAGES", "2000"))
+MESSAGES = int(os.environ.get("OUTRIDER_TEST_MESSAGES", "2000"))
 DEADLINE_SECONDS = 90 + MESSAGES / 50
 BATCH = 50
 KILLS = 4
@@ -27,7 +27,7 @@ KILLS = 4
 MODULE = """
 import os
 import sqlalchemy
-from consumer import consume
+from outrider.consumer import consume
 
 engine = sqlalchemy.create_engine(os.environ["EFFECTS_URL"])
 apply = sqlalchemy.text("INSERT INTO effect (event_id, worker) VALUES (:event_id, :worker)")
@@ -57,16 +57,16 @@ def test_every_effect_is_applied_once_while_relay_and_workers_are_killed(
     environment = stage.environment(rabbit.url, log_level="info", lease_seconds=15, send_timeout_seconds=5) | {
         "PYTHONPATH": f"{ROOT}{os.pathsep}{tmp_path}",
         "EFFECTS_URL": stage.database.dsn.replace("postgresql://", "postgresql+psycopg://"),
-        "OUTBOX_INBOX_DATABASE": "effects:engine",
+        "OUTRIDER_INBOX_DATABASE": "effects:engine",
         "KEY": f"{queue}.happened",
         "QUEUE": queue,
     }
 
     def start(kind: str) -> Service:
-        arguments = ("outbox.cli", "worker", "effects") if kind == "worker" else (kind,)
+        arguments = ("outrider", "worker", "effects") if kind == "worker" else (kind,)
         return stage.run_service(*arguments, env=environment)
 
-    kinds = ["worker", "worker", "cdc_relay", "retry_scheduler"]
+    kinds = ["worker", "worker", "outrider.cdc_relay", "outrider.retry_scheduler"]
     services = [start(kind) for kind in kinds]
     for worker in services[:2]:
         worker.wait_for_event("worker_active", deadline_seconds=60)

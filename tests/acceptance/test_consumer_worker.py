@@ -1,4 +1,4 @@
-"""`outbox worker` and `outbox dlq`, as an operator runs them."""
+"""`outrider worker` and `outrider dlq`, as an operator runs them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.fixtures.waiting import wait_for
 MODULE = """
 import asyncio, os, pathlib, time
 import structlog
-from consumer import Reject, consume
+from outrider.consumer import Reject, consume
 
 QUEUE = os.environ["QUEUE"]
 here = pathlib.Path(os.environ["HERE"])
@@ -60,11 +60,11 @@ class Shop:
             "PYTHONPATH": f"{ROOT}{os.pathsep}{self.directory}",
             "QUEUE": self.queue,
             "HERE": str(self.directory),
-            "OUTBOX_BROKER_URL": self.broker.url,
-            "OUTBOX_LOG_FORMAT": "json",
-            **{f"OUTBOX_{name.upper()}": value for name, value in settings.items()},
+            "OUTRIDER_BROKER_URL": self.broker.url,
+            "OUTRIDER_LOG_FORMAT": "json",
+            **{f"OUTRIDER_{name.upper()}": value for name, value in settings.items()},
         }
-        return self._run_service("outbox.cli", "worker", *arguments, env=env)
+        return self._run_service("outrider", "worker", *arguments, env=env)
 
     def publish(self, event_id: str, queue: str = "") -> None:
         self.broker.publish(b'{"number": 1}', routing_key=self.queue + queue, message_id=event_id, type="order.placed")
@@ -113,7 +113,7 @@ def test_a_worker_handles_reports_and_stops_when_told(shop: Shop, database: Data
         assert connection.execute(seen).fetchall() == []
     assert (shop.directory / "one").exists()
 
-    env = {"OUTBOX_BROKER_URL": shop.broker.url}
+    env = {"OUTRIDER_BROKER_URL": shop.broker.url}
     listed = run_outbox("dlq", "list", shop.queue, "--json", env=env)
     letters = {letter["event_id"]: letter for letter in map(json.loads, listed.stdout.splitlines())}
     assert {name: (letter["reason"], letter["error"], letter["attempts"]) for name, letter in letters.items()} == {
@@ -149,7 +149,7 @@ def test_a_worker_that_is_killed_while_handling_loses_nothing(shop: Shop) -> Non
 
 def test_a_wrong_start_is_one_line_and_its_exit_status(shop: Shop) -> None:
     (shop.directory / "wants_inbox.py").write_text(
-        "from consumer import consume\n@consume(queue='q', inbox=True)\ndef f(body): ...\n"
+        "from outrider.consumer import consume\n@consume(queue='q', inbox=True)\ndef f(body): ...\n"
     )
     expected = {
         ("no_such_module",): (2, "there is no module no_such_module"),
@@ -162,7 +162,7 @@ def test_a_wrong_start_is_one_line_and_its_exit_status(shop: Shop) -> None:
         assert service.wait(60) == status, arguments
         lines = [line for line in service.output().splitlines() if not line.startswith("{")]
         assert len(lines) == 1, service.output()
-        assert lines[0].startswith("outbox: error: ")
+        assert lines[0].startswith("outrider: error: ")
         assert text in lines[0]
         assert "hidden" not in lines[0]
 

@@ -13,8 +13,8 @@ from typing import Any
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
-from outbox.embedded.process import free_port
-from outbox.telemetry.metrics import CATALOGUE, SLOT_SAFE_WAL
+from outrider.embedded.process import free_port
+from outrider.telemetry.metrics import CATALOGUE, SLOT_SAFE_WAL
 from tests.fixtures.broker import Broker
 from tests.fixtures.stage import Stage
 from tests.fixtures.waiting import wait_for
@@ -70,7 +70,7 @@ def test_every_metric_is_told_by_a_service_and_every_expression_asks_for_one_of_
     relay_port, scheduler_port = free_port(), free_port()
     stage.start_relay(rabbit.url, http_port=relay_port)
     settings: dict[str, Any] = {"http_port": scheduler_port, "poll_seconds": 0.2}
-    stage.run_service("retry_scheduler", env=stage.environment(rabbit.url, **settings))
+    stage.run_service("outrider.retry_scheduler", env=stage.environment(rabbit.url, **settings))
     stage.insert(rabbit.declare_queue(), 5)
     stage.insert("no-such-queue")
 

@@ -1,4 +1,4 @@
-"""`outbox demo`: the promise is kept, the figures are one JSON object, and nothing is left behind."""
+"""`outrider demo`: the promise is kept, the figures are one JSON object, and nothing is left behind."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from outbox.embedded import find_rabbitmq
+from outrider.embedded import find_rabbitmq
 from tests.fixtures.commands import COMMAND, ROOT, environment, run_outbox
 from tests.fixtures.waiting import wait_for
 
@@ -51,7 +51,7 @@ def test_what_was_committed_is_delivered_though_the_broker_was_killed(temporary_
     run = run_outbox(
         *("demo", "--seconds", "6", "--rate", "100", "--json"),
         deadline_seconds=DEADLINE_SECONDS,
-        env={"TMPDIR": str(temporary_directory), "OUTBOX_SLOT": "this machine's settings are not the demo's"},
+        env={"TMPDIR": str(temporary_directory), "OUTRIDER_SLOT": "this machine's settings are not the demo's"},
     )
     assert run.returncode == 0, run.stderr
     (line,) = run.stdout.splitlines()
@@ -68,7 +68,7 @@ def test_what_was_committed_is_delivered_though_the_broker_was_killed(temporary_
 
 def test_it_works_with_rabbitmq_and_sums_up_for_people(temporary_directory: Path) -> None:
     if find_rabbitmq() is None:
-        pytest.skip("RabbitMQ is missing: `python -m outbox.embedded.rabbitmq --install` (root)")
+        pytest.skip("RabbitMQ is missing: `python -m outrider.embedded.rabbitmq --install` (root)")
     run = run_outbox(
         *("demo", "--seconds", "6", "--rate", "50", "--broker", "rabbitmq"),
         deadline_seconds=DEADLINE_SECONDS,

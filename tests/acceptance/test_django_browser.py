@@ -17,9 +17,9 @@ from selenium.webdriver import Chrome
 from selenium.webdriver.common.by import By
 from selenium.webdriver.support.select import Select
 
-from outbox.embedded.process import free_port
-from outbox.store import Burial, Refusal, Store
-from producer import Event, Outbox
+from outrider.embedded.process import free_port
+from outrider.producer import Event, Outbox
+from outrider.storage.store import Burial, Refusal, Store
 from tests.fixtures.database import Database
 from tests.fixtures.django import Site, configure_django, django_connection
 from tests.fixtures.services import RunService

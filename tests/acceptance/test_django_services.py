@@ -47,11 +47,11 @@ def test_both_services_run_inside_django_fire_its_signals_and_drain_on_sigterm(
 def test_wrong_settings_are_told_in_one_line(database: Database) -> None:
     done = Site(database.dsn, {"SERVICES": {"BROKER": "amqp://"}}).manage("outbox_retry_scheduler", "--skip-checks")
     assert done.returncode == 2
-    assert done.stderr == ("CommandError: OUTBOX['SERVICES']: unknown setting 'BROKER' (did you mean BROKER_URL?)\n")
+    assert done.stderr == ("CommandError: OUTRIDER['SERVICES']: unknown setting 'BROKER' (did you mean BROKER_URL?)\n")
     done = Site(database.dsn, {"SLOT": None}).manage("outbox_relay", "--broker-url", "memory://")
     assert (done.returncode, done.stderr) == (
         2,
-        "CommandError: OUTBOX says that there is no relay: its SLOT or PUBLICATION is None\n",
+        "CommandError: OUTRIDER says that there is no relay: its SLOT or PUBLICATION is None\n",
     )
 
 

@@ -15,14 +15,14 @@ import structlog
 from psycopg import sql
 from psycopg.rows import dict_row
 
-from cdc_relay.lsn import Lsn
-from cdc_relay.pgoutput import INSERT, Relation, decode
-from cdc_relay.rows import Rows
-from cdc_relay.stream import ReplicationStream
-from outbox.embedded import EmbeddedServerError, Postgres
-from outbox.message import Message
-from outbox.sqlfiles import script
-from producer import Context, Outbox
+from outrider.cdc_relay.lsn import Lsn
+from outrider.cdc_relay.pgoutput import INSERT, Relation, decode
+from outrider.cdc_relay.row_decoder import RowDecoder
+from outrider.cdc_relay.stream import ReplicationStream
+from outrider.embedded import EmbeddedServerError, Postgres
+from outrider.producer import Context, Outbox
+from outrider.storage.message import Message
+from outrider.storage.sql_files import script
 from tests.fixtures.broker import Broker, Received
 from tests.fixtures.commands import run_outbox
 from tests.fixtures.database import create_database, create_outbox_database
@@ -130,7 +130,7 @@ def test_the_stream_brings_each_column_as_it_is_in_the_table_and_nothing_else(em
     insert(connection, **LEAST)
     expected += table_rows(connection)
 
-    rows = Rows("public")
+    rows = RowDecoder("public")
     messages: list[dict[str, Any]] = []
     skipped: list[bytes] = []
 
@@ -169,7 +169,7 @@ def test_schema_migrations_and_queries_are_what_this_version_understands(server:
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root starts PostgreSQL as another user")
 def test_given_binaries_out_of_reach_are_copied(monkeypatch: pytest.MonkeyPatch) -> None:
     binaries = postgres_binaries(14)
-    monkeypatch.setattr("outbox.embedded.postgres.can_enter", lambda path, user: path != binaries)
+    monkeypatch.setattr("outrider.embedded.postgres.can_enter", lambda path, user: path != binaries)
     with Postgres(binaries=binaries, durable=False) as server, psycopg.connect(server.dsn()) as connection:
         assert connection.info.server_version // 10000 == server.version == 14
         assert Path(f"/proc/{server.pid}/exe").readlink().is_relative_to(server.directory)
@@ -238,7 +238,7 @@ class Shop:
             self.outbox.publish(self.connection, "order.placed", "never", routing_key=self.queue)
 
     def change_and_remove(self) -> None:
-        """Rows that nobody ever sends; an application has no business there, but the stream shows it."""
+        """RowDecoder that nobody ever sends; an application has no business there, but the stream shows it."""
         insert(self.connection, **{**LEAST, "owner": "scheduler", "next_attempt_at": "2100-01-01"})
         for statement in ("UPDATE outbox SET payload = 'x'", "DELETE FROM outbox", "TRUNCATE outbox"):
             self.connection.execute(statement)
@@ -269,7 +269,9 @@ def test_an_outbox_lives_on_every_version(
     assert f"slot {stage.slot}: created" in made.stdout
     begin = Lsn.parse(stage.slot_state()["confirmed_flush_lsn"])
 
-    relay, scheduler = (run_service(module, env=environment) for module in ("cdc_relay", "retry_scheduler"))
+    relay, scheduler = (
+        run_service(module, env=environment) for module in ("outrider.cdc_relay", "outrider.retry_scheduler")
+    )
     relay.wait_for_line("broker_connected")
     scheduler.wait_for_line("scheduler_active")
     shop = Shop(stage, rabbit.declare_queue())
@@ -290,7 +292,9 @@ def test_an_outbox_lives_on_every_version(
     assert (relay.stop(), scheduler.stop()) == (0, 0)  # while these are on their way
     assert scheduler.events()[-1]["delivered"] >= 4  # the delayed one, and those behind the one that was lost
     shop.write_ordered(50, keys)
-    relay, scheduler = (run_service(module, env=environment) for module in ("cdc_relay", "retry_scheduler"))
+    relay, scheduler = (
+        run_service(module, env=environment) for module in ("outrider.cdc_relay", "outrider.retry_scheduler")
+    )
     relay.wait_for_event("caught_up")
     shop.write_ordered(50, keys)
 

@@ -23,7 +23,9 @@ def test_an_outage_of_a_minute_spends_no_attempt_and_loses_nothing(
     proxy = fault_proxy(*address_of(rabbit.url))
     relay = stage.start_relay(proxy.through(rabbit.url), archive=True)
     environment = stage.environment(proxy.through(rabbit.url), archive=True)
-    schedulers = [stage.run_service("retry_scheduler", env={**environment, "OUTBOX_NAME": name}) for name in "ab"]
+    schedulers = [
+        stage.run_service("outrider.retry_scheduler", env={**environment, "OUTRIDER_NAME": name}) for name in "ab"
+    ]
     for scheduler in schedulers:
         scheduler.wait_for_event("scheduler_active")
     committed = stage.insert(queue, 10)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from outbox.store import Burial, Store
-from producer import Outbox
+from outrider.producer import Outbox
+from outrider.storage.store import Burial, Store
 from tests.fixtures.database import Database
 from tests.fixtures.django import Site
 from tests.fixtures.services import RunService

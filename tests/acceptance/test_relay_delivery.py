@@ -175,7 +175,7 @@ def test_a_busy_database_with_an_idle_outbox_does_not_keep_wal(stage: Stage, rab
 
 
 def test_several_outboxes_live_in_one_database(stage: Stage, rabbit: Broker) -> None:
-    from outbox.sqlfiles import script
+    from outrider.storage.sql_files import script
 
     queue, name = rabbit.declare_queue(), 'we"ird %s schema'
     stage.connection.execute(script("schema.sql", schema=name))
@@ -196,9 +196,9 @@ def test_several_outboxes_live_in_one_database(stage: Stage, rabbit: Broker) -> 
 
 
 def test_help_documents_every_setting(stage: Stage) -> None:
-    from outbox.settings import RelaySettings, setting_name
+    from outrider.settings.models import RelaySettings, setting_name
 
-    relay = stage.run_service("cdc_relay", "--help")
+    relay = stage.run_service("outrider.cdc_relay", "--help")
     assert relay.wait() == 0
     for field in set(RelaySettings.model_fields) - {"retry_rules"}:
         assert f"--{setting_name(field).replace('_', '-')}" in relay.output()

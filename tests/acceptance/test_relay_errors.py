@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from outbox.embedded import Postgres
+from outrider.embedded import Postgres
 from tests.fixtures.broker import Broker
 from tests.fixtures.database import create_outbox_database
 from tests.fixtures.services import RunService, Service
@@ -32,21 +32,23 @@ def the_error(service: Service, status: int) -> str:
         ("broker_url", "pigeon://user:hunter2@roof", 2, "pigeon"),
         ("window_messages", "many", 2, "window_messages"),
         ("window_mesages", "10", 2, "did you mean window_messages?"),
-        ("schema", "elsewhere", 1, "outbox setup"),
-        ("publication", "elsewhere", 1, "outbox setup"),
+        ("schema", "elsewhere", 1, "outrider setup"),
+        ("publication", "elsewhere", 1, "outrider setup"),
         ("slot", "No Slot", 2, "slot"),
     ],
 )
 def test_a_wrong_setting_is_named(
     stage: Stage, rabbit: Broker, setting: str, value: str, status: int, expected: str
 ) -> None:
-    relay = stage.run_service("cdc_relay", env=stage.environment(rabbit.url, **{setting: value}))
+    relay = stage.run_service("outrider.cdc_relay", env=stage.environment(rabbit.url, **{setting: value}))
     assert expected in the_error(relay, status)
     assert "hunter2" not in relay.output()
 
 
 def test_a_refused_login_at_the_broker_is_named_without_the_password(stage: Stage, rabbit: Broker) -> None:
-    relay = stage.run_service("cdc_relay", env=stage.environment(rabbit.url.replace("guest:guest", "guest:hunter2")))
+    relay = stage.run_service(
+        "outrider.cdc_relay", env=stage.environment(rabbit.url.replace("guest:guest", "guest:hunter2"))
+    )
     assert "ACCESS_REFUSED" in the_error(relay, 1)
     assert "hunter2" not in relay.output()
 
@@ -57,26 +59,26 @@ def test_wal_level_replica_is_named_with_the_remedy(
     server = private_postgres(settings={"wal_level": "replica"})
     stage = Stage(create_outbox_database(server.dsn()), run_service)
     stage.set_up(slot=False)
-    relay = run_service("cdc_relay", env=stage.environment(rabbit.url))
+    relay = run_service("outrider.cdc_relay", env=stage.environment(rabbit.url))
     assert "wal_level" in the_error(relay, 1)
     stage.close()
 
 
 def test_a_publication_of_the_wrong_shape_is_named(stage: Stage, rabbit: Broker) -> None:
     stage.connection.execute("ALTER PUBLICATION outbox SET (publish = 'insert, delete')")
-    relay = stage.run_service("cdc_relay", env=stage.environment(rabbit.url))
+    relay = stage.run_service("outrider.cdc_relay", env=stage.environment(rabbit.url))
     assert "does not publish inserts only" in the_error(relay, 1)
 
 
 def test_a_send_timeout_that_leaves_the_relay_no_time_is_named(stage: Stage, rabbit: Broker) -> None:
-    relay = stage.run_service("cdc_relay", env=stage.environment(rabbit.url, send_timeout_seconds=30))
+    relay = stage.run_service("outrider.cdc_relay", env=stage.environment(rabbit.url, send_timeout_seconds=30))
     assert "send_timeout_seconds" in the_error(relay, 1)
 
 
 def test_a_role_without_privileges_is_told_what_it_lacks(stage: Stage, rabbit: Broker) -> None:
     stage.connection.execute(f"CREATE ROLE {stage.slot} LOGIN")
     url = stage.database.dsn.replace("postgres@", f"{stage.slot}@")
-    relay = stage.run_service("cdc_relay", env={**stage.environment(rabbit.url), "OUTBOX_DATABASE_URL": url})
+    relay = stage.run_service("outrider.cdc_relay", env={**stage.environment(rabbit.url), "OUTRIDER_DATABASE_URL": url})
     assert "permission denied" in the_error(relay, 1)
     stage.connection.execute(f"DROP ROLE {stage.slot}")
 
@@ -84,5 +86,5 @@ def test_a_role_without_privileges_is_told_what_it_lacks(stage: Stage, rabbit: B
 def test_a_port_in_use_is_named(stage: Stage, rabbit: Broker) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        relay = stage.run_service("cdc_relay", env=stage.environment(rabbit.url, http_port=port))
+        relay = stage.run_service("outrider.cdc_relay", env=stage.environment(rabbit.url, http_port=port))
         assert f"127.0.0.1:{port} is in use" in the_error(relay, 2)

@@ -11,7 +11,7 @@ from typing import Any
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from outbox.embedded.process import free_port
+from outrider.embedded.process import free_port
 from tests.fixtures.broker import Broker
 from tests.fixtures.proxy import FaultProxy
 from tests.fixtures.servers import address_of

@@ -9,8 +9,8 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from outbox.embedded import Postgres
-from outbox.sqlfiles import script
+from outrider.embedded import Postgres
+from outrider.storage.sql_files import script
 from tests.fixtures.broker import Broker
 from tests.fixtures.certificates import make_certificate
 from tests.fixtures.database import Database, create_outbox_database

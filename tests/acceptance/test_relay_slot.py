@@ -7,9 +7,9 @@ from collections import Counter
 from collections.abc import Callable
 from functools import partial
 
-from outbox.embedded import Postgres
-from outbox.embedded.postgres import StopMode
-from outbox.sqlfiles import script
+from outrider.embedded import Postgres
+from outrider.embedded.postgres import StopMode
+from outrider.storage.sql_files import script
 from tests.fixtures.broker import Broker
 from tests.fixtures.database import create_outbox_database
 from tests.fixtures.proxy import FaultProxy

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from outbox.sqlfiles import script
+from outrider.storage.sql_files import script
 from tests.fixtures.broker import Broker
 from tests.fixtures.database import Database
 from tests.fixtures.proxy import FaultProxy
@@ -43,8 +43,8 @@ class Stage:
             "log_level": "debug",
             **settings,
         }
-        env = {f"OUTBOX_{name.upper()}": str(value) for name, value in values.items()}
-        return self.run_service("retry_scheduler", *arguments, env=env)
+        env = {f"OUTRIDER_{name.upper()}": str(value) for name, value in values.items()}
+        return self.run_service("outrider.retry_scheduler", *arguments, env=env)
 
     def start_and_wait(self, **settings: Any) -> Service:
         service = self.start(**settings)
@@ -273,7 +273,7 @@ def test_a_wrong_start_is_one_line_and_the_right_exit_status(stage: Stage, rabbi
     no_tables = stage.start(database_url=stage.database.dsn, schema="elsewhere")
     too_short = stage.start(lease_seconds=1)
     assert (nowhere.wait(), no_tables.wait(), too_short.wait()) == (1, 1, 2)
-    for service, words in ((nowhere, "PostgreSQL"), (no_tables, "outbox setup"), (too_short, "lease_seconds")):
+    for service, words in ((nowhere, "PostgreSQL"), (no_tables, "outrider setup"), (too_short, "lease_seconds")):
         (line,) = service.output().strip().splitlines()
         assert line.startswith("retry-scheduler: error: ")
         assert words in line
@@ -340,7 +340,7 @@ def test_metrics_readiness_and_status_are_served(stage: Stage, proxy: FaultProxy
 
 
 def test_the_command_explains_itself(run_service: RunService) -> None:
-    help_text = run_service("retry_scheduler", "--help")
+    help_text = run_service("outrider.retry_scheduler", "--help")
     assert help_text.wait() == 0
     for flag in ("--once", "--lease-seconds", "--broker-outage-cooldown-seconds", "--archive-retention-seconds"):
         assert flag in help_text.output()

@@ -9,14 +9,14 @@ from dataclasses import replace
 
 import pytest
 
-from outbox.delivery.publisher import Publisher, open_publisher
-from outbox.embedded import RabbitMQ
-from outbox.message import Message
-from outbox.retry_policy import RetryPolicy
-from outbox.store import Store
-from retry_scheduler.claim import Claimer
-from retry_scheduler.deliver import Deliveries
-from retry_scheduler.verdicts import Verdicts
+from outrider.delivery.publisher import Publisher, open_publisher
+from outrider.delivery.retry_policy import RetryPolicy
+from outrider.embedded import RabbitMQ
+from outrider.retry_scheduler.claim import Claimer
+from outrider.retry_scheduler.deliver import Deliveries
+from outrider.retry_scheduler.settlement import Settlement
+from outrider.storage.message import Message
+from outrider.storage.store import Store
 from tests.fixtures.broker import Broker
 from tests.fixtures.database import Database
 from tests.fixtures.rows import insert_rows, make_due, query, store_of
@@ -51,7 +51,9 @@ def publisher(rabbit: Broker) -> Iterator[Publisher]:
     publisher.close()
 
 
-def deliver_due(store: Store, publisher: Publisher, policy: RetryPolicy, clock: Clock, late_by: float = 0) -> Verdicts:
+def deliver_due(
+    store: Store, publisher: Publisher, policy: RetryPolicy, clock: Clock, late_by: float = 0
+) -> Settlement:
     """Claim what is due, send it `late_by` seconds after the claim, and tell the store; the verdicts."""
     batch = Claimer("s", batch_size=100, lease_seconds=LEASE, clock=clock).claim(store)
     deliveries = Deliveries(publisher, policy, send_timeout_seconds=SEND_TIMEOUT, clock=clock)

@@ -18,11 +18,11 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from cdc_relay.__main__ import command as relay_command
-from outbox.cli import outbox as outbox_command
-from outbox.embedded.process import free_port
-from producer.celery import OutboxCelery, TaskOutbox
-from retry_scheduler.__main__ import command as scheduler_command
+from outrider.cdc_relay.__main__ import command as relay_command
+from outrider.cli import outrider as outrider_command
+from outrider.embedded.process import free_port
+from outrider.producer.celery import OutboxCelery, TaskOutbox
+from outrider.retry_scheduler.__main__ import command as scheduler_command
 from tests.fixtures.broker import Broker
 from tests.fixtures.commands import run_outbox
 from tests.fixtures.django import configure_django, django_connection
@@ -88,13 +88,13 @@ def test_no_password_is_in_logs_endpoints_errors_help_or_the_list_of_processes(
         hold_seconds=0,
         broker_outage_cooldown_seconds=0.2,
     )
-    ports = {"cdc_relay": free_port(), "retry_scheduler": free_port()}
+    ports = {"outrider.cdc_relay": free_port(), "outrider.retry_scheduler": free_port()}
     services = {
-        module: stage.run_service(module, env={**environment, "OUTBOX_HTTP_PORT": str(port)})
+        module: stage.run_service(module, env={**environment, "OUTRIDER_HTTP_PORT": str(port)})
         for module, port in ports.items()
     }
-    services["cdc_relay"].wait_for_line("broker_connected")
-    services["retry_scheduler"].wait_for_line("scheduler_active")
+    services["outrider.cdc_relay"].wait_for_line("broker_connected")
+    services["outrider.retry_scheduler"].wait_for_line("scheduler_active")
     said = [Path(f"/proc/{service.pid}/cmdline").read_text() for service in services.values()]
 
     def ask() -> None:
@@ -112,8 +112,8 @@ def test_no_password_is_in_logs_endpoints_errors_help_or_the_list_of_processes(
     for proxy in (broker, database):
         proxy.refuse()
         proxy.cut()
-    services["cdc_relay"].wait_for_event("session_lost")
-    services["retry_scheduler"].wait_for_event("database_lost")
+    services["outrider.cdc_relay"].wait_for_event("session_lost")
+    services["outrider.retry_scheduler"].wait_for_event("database_lost")
     ask()
     said += doctor_and_status(environment)
     for proxy in (broker, database):
@@ -134,7 +134,7 @@ def test_no_password_is_in_logs_endpoints_errors_help_or_the_list_of_processes(
 def doctor_and_status(environment: dict[str, str]) -> list[str]:
     """In this process, as the others of the shell here: one of their own takes a second each."""
     return [
-        said_by(outbox_command, environment, *arguments)
+        said_by(outrider_command, environment, *arguments)
         for arguments in (["doctor"], ["status", "--json"], ["setup", "--dry-run"], ["pending", "list"])
     ]
 
@@ -147,28 +147,30 @@ def said_by(command: click.Command, environment: dict[str, str], *arguments: str
 def wrong_passwords(stage: Stage, environment: dict[str, str]) -> list[str]:
     """A login that is refused, and addresses that cannot be read."""
     wrong: dict[str, str] = {
-        "OUTBOX_BROKER_URL": environment["OUTBOX_BROKER_URL"].replace(SECRETS["broker"], "hush-but-wrong"),
-        "OUTBOX_DATABASE_URL": f"postgresql://nobody:{SECRETS['database']}@[::1/x",
-        "OUTBOX_SENTRY_DSN": f"ftp:{SECRETS['sentry']}",
-        "OUTBOX_REPLICATION_URL": f"host=127.0.0.1 port=1 password={SECRETS['replication']}",
+        "OUTRIDER_BROKER_URL": environment["OUTRIDER_BROKER_URL"].replace(SECRETS["broker"], "hush-but-wrong"),
+        "OUTRIDER_DATABASE_URL": f"postgresql://nobody:{SECRETS['database']}@[::1/x",
+        "OUTRIDER_SENTRY_DSN": f"ftp:{SECRETS['sentry']}",
+        "OUTRIDER_REPLICATION_URL": f"host=127.0.0.1 port=1 password={SECRETS['replication']}",
     }
     services: list[Service] = [
         # Each with a slot of its own: one that stands by for another would wait for ever.
-        stage.run_service("cdc_relay", env={**environment, "OUTBOX_SLOT": f"{stage.slot}_{number}", variable: value})
+        stage.run_service(
+            "outrider.cdc_relay", env={**environment, "OUTRIDER_SLOT": f"{stage.slot}_{number}", variable: value}
+        )
         for number, (variable, value) in enumerate(wrong.items())
     ]
-    malformed = {**environment, "OUTBOX_BROKER_URL": f"amqp://user:{SECRETS['broker']}@host:port/x"}
-    services.append(stage.run_service("retry_scheduler", env=malformed))
+    malformed = {**environment, "OUTRIDER_BROKER_URL": f"amqp://user:{SECRETS['broker']}@host:port/x"}
+    services.append(stage.run_service("outrider.retry_scheduler", env=malformed))
     assert all(service.wait() in (1, 2) for service in services)
     return [service.output() for service in services]
 
 
 def help_of_everything(environment: dict[str, str]) -> list[str]:
     """With the secrets set: help shows defaults, and must not take them for some."""
-    names = outbox_command.list_commands(click.Context(outbox_command))
+    names = outrider_command.list_commands(click.Context(outrider_command))
     return [
-        *(said_by(command, environment, "--help") for command in (outbox_command, relay_command, scheduler_command)),
-        *(said_by(outbox_command, environment, name, "--help") for name in names),
+        *(said_by(command, environment, "--help") for command in (outrider_command, relay_command, scheduler_command)),
+        *(said_by(outrider_command, environment, name, "--help") for name in names),
     ]
 
 
@@ -209,7 +211,7 @@ def test_a_pickle_goes_from_capture_to_broker_shell_and_admin_without_being_open
 
     # One is delivered, the other buried.
     environment = stage.environment(rabbit.url, max_attempts=1)
-    relay = stage.run_service("cdc_relay", env=environment)
+    relay = stage.run_service("outrider.cdc_relay", env=environment)
     (message,) = rabbit.get_all(queue, 1)
     stage.wait_until_empty()
     assert relay.stop() == 0
@@ -218,7 +220,7 @@ def test_a_pickle_goes_from_capture_to_broker_shell_and_admin_without_being_open
     assert dead["id"] == ids[1]
     assert dead["payload"] == message.body
 
-    settings = {"OUTBOX_DATABASE_URL": stage.database.dsn}
+    settings = {"OUTRIDER_DATABASE_URL": stage.database.dsn}
     redactor = f"{__name__}.{show_bytes.__name__}"
     shown = [
         run_outbox("dead", "show", str(dead["id"]), *options, env=settings)
@@ -227,7 +229,7 @@ def test_a_pickle_goes_from_capture_to_broker_shell_and_admin_without_being_open
     assert [result.returncode for result in shown] == [0, 0], shown
     assert json.loads(shown[0].stdout)["payload_base64"]
     assert f"{len(message.body)} bytes of shop.explode" in shown[1].stdout
-    assert "shop.explode" in admin_page(stage, f"/admin/outbox/deadletter/{dead['id']}/change/")
+    assert "shop.explode" in admin_page(stage, f"/admin/outrider/deadletter/{dead['id']}/change/")
     assert run_outbox("dead", "replay", str(dead["id"]), env=settings).returncode == 0
 
     assert not crater.exists()

@@ -1,4 +1,4 @@
-"""/status of both services: what the service knows of itself, and the same picture of the outbox as `outbox status`."""
+"""/status of both services: what the service knows of itself, and the same picture of the outbox as `outrider status`."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from urllib.parse import urlsplit
 
 from pydantic import SecretStr
 
-from outbox.embedded.process import free_port
-from outbox.settings import DatabaseSettings
-from outbox.telemetry.state_reader import StateReader
+from outrider.embedded.process import free_port
+from outrider.runtime.state_reader import StateReader
+from outrider.settings.models import DatabaseSettings
 from tests.fixtures.broker import Broker
 from tests.fixtures.commands import run_outbox
 from tests.fixtures.database import Database
@@ -43,7 +43,7 @@ def test_both_services_show_the_outbox_and_themselves_also_without_the_database(
     settings: dict[str, Any] = {"database_url": dsn, "connect_timeout_seconds": 2}
     relay = stage.start_relay(rabbit.url, name="relay-1", http_port=ports[0], **settings)
     environment = stage.environment(rabbit.url, name="scheduler-1", http_port=ports[1], **settings)
-    scheduler = stage.run_service("retry_scheduler", env=environment)
+    scheduler = stage.run_service("outrider.retry_scheduler", env=environment)
     scheduler.wait_for_line("scheduler_active")
     stage.insert("nowhere", owner="scheduler", next_attempt_at="infinity", ordering_key="k")
 

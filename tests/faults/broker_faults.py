@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from random import Random
 
-from outbox.embedded.rabbitmq import CONFIGURATION
+from outrider.embedded.rabbitmq import CONFIGURATION
 from tests.faults.fault import Fault
 from tests.faults.producer import EXCHANGE, QUEUES
 from tests.faults.world import World

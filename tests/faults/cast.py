@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
 
-from outbox.embedded.process import ProcessGuard
+from outrider.embedded.process import ProcessGuard
 from tests.faults.history import Memory
 from tests.fixtures.services import ROOT, Service
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import psycopg
 
-from outbox.sqlfiles import script
+from outrider.storage.sql_files import script
 from tests.faults.fault import Fault
 from tests.faults.world import PUBLICATION, SLOT, World
 from tests.fixtures.waiting import wait_for

@@ -23,7 +23,7 @@ from typing import Any
 
 import psycopg
 
-from producer import Event, Outbox
+from outrider.producer import Event, Outbox
 
 EXCHANGE = "ledger"
 QUEUES = ("ledger-0", "ledger-1")

@@ -13,7 +13,7 @@ import signal
 import subprocess
 from pathlib import Path
 
-from outbox.embedded.process import ProcessGuard
+from outrider.embedded.process import ProcessGuard
 
 SIZE = "1536m"
 PAGE_BYTES = 4096

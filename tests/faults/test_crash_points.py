@@ -15,7 +15,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from outbox.crash_points import POINTS, VARIABLE
+from outrider.runtime.crash_points import POINTS, VARIABLE
 from tests.fixtures.broker import Broker
 from tests.fixtures.proxy import FaultProxy
 from tests.fixtures.servers import address_of
@@ -52,10 +52,10 @@ class Scene:
 
     def start_relay(self, broker_url: str | None = None, *, wait: bool = True, **settings: object) -> Service:
         settings = {"status_interval_seconds": 0.05, **settings}
-        return self._start("cdc_relay", broker_url, "broker_connected" if wait else None, settings)
+        return self._start("outrider.cdc_relay", broker_url, "broker_connected" if wait else None, settings)
 
     def start_scheduler(self, broker_url: str | None = None, **settings: object) -> Service:
-        return self._start("retry_scheduler", broker_url, "scheduler_active", settings)
+        return self._start("outrider.retry_scheduler", broker_url, "scheduler_active", settings)
 
     def _start(self, module: str, broker_url: str | None, line: str | None, settings: dict[str, object]) -> Service:
         environment = self.stage.environment(broker_url or self.broker.url, **settings)
@@ -192,15 +192,15 @@ def deliver_by_another_relay(stage: Stage, broker: Broker) -> None:
 
 def deliver_by_another_scheduler(stage: Stage, broker: Broker) -> None:
     if stage.count():
-        assert stage.run_service("retry_scheduler", "--once", env=stage.environment(broker.url)).wait() == 0
+        assert stage.run_service("outrider.retry_scheduler", "--once", env=stage.environment(broker.url)).wait() == 0
     assert stage.rows() == []
 
 
 def test_a_crash_point_that_does_not_exist_is_an_error_at_start(run_service: RunService) -> None:
-    settings = {"OUTBOX_DATABASE_URL": "postgresql://127.0.0.1:1/x", "OUTBOX_BROKER_URL": NOBODY}
+    settings = {"OUTRIDER_DATABASE_URL": "postgresql://127.0.0.1:1/x", "OUTRIDER_BROKER_URL": NOBODY}
     services = [
         run_service(module, env={**settings, VARIABLE: "relay.after_confrim"})
-        for module in ("cdc_relay", "retry_scheduler")
+        for module in ("outrider.cdc_relay", "outrider.retry_scheduler")
     ]
     for service in services:
         assert service.wait() == 2

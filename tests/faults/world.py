@@ -20,9 +20,9 @@ from typing import Any
 import kombu
 import psycopg
 
-from outbox.embedded import Postgres, RabbitMQ
-from outbox.embedded.process import ProcessGuard
-from outbox.sqlfiles import script
+from outrider.embedded import Postgres, RabbitMQ
+from outrider.embedded.process import ProcessGuard
+from outrider.storage.sql_files import script
 from tests.faults.cast import Actor, Cast
 from tests.faults.producer import EXCHANGE, MAX_MESSAGE_BYTES, QUEUES, TABLES
 from tests.faults.small_disk import SmallDisk
@@ -155,8 +155,8 @@ class World:
         actors = [
             self._service(guard, f"{service}-{letter}", module, times, via=service)
             for service, module, times in (
-                ("relay", "cdc_relay", RELAY_TIMES),
-                ("scheduler", "retry_scheduler", SCHEDULER_TIMES),
+                ("relay", "outrider.cdc_relay", RELAY_TIMES),
+                ("scheduler", "outrider.retry_scheduler", SCHEDULER_TIMES),
             )
             for letter in "ab"
         ]
@@ -181,5 +181,5 @@ class World:
             **TIMES,
             **times,
         }
-        environment = {f"OUTBOX_{setting.upper()}": str(value) for setting, value in values.items()}
+        environment = {f"OUTRIDER_{setting.upper()}": str(value) for setting, value in values.items()}
         return Actor(name, module, environment=environment, guard=guard, logs=self.directory)

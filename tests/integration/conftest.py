@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from outbox.store import Store
+from outrider.storage.store import Store
 from tests.fixtures.database import Database
 from tests.fixtures.rows import emptied, scratch_database, store_of
 

@@ -21,13 +21,14 @@ from kombu.transport.native_delayed_delivery import (
 )
 from kombu.utils.json import dumps
 
-from outbox.delivery import Outcome, Publisher, TlsOptions, open_publisher
-from outbox.delivery.amqp import AmqpPublisher
-from outbox.delivery.declarations import declare
-from outbox.embedded import RabbitMQ, free_port
-from outbox.errors import BrokerOutage
-from outbox.failures import FailureKind, classify
-from outbox.message import Message, moment
+from outrider.delivery import Outcome, Publisher, open_publisher
+from outrider.delivery.amqp_publisher import AmqpPublisher
+from outrider.delivery.declarations import declare
+from outrider.embedded import RabbitMQ, free_port
+from outrider.errors import BrokerOutage
+from outrider.failures import FailureKind, classify
+from outrider.settings.tls import TlsOptions
+from outrider.storage.message import Message, moment
 from tests.fixtures.broker import Broker, exists
 from tests.fixtures.certificates import make_certificate
 from tests.fixtures.messages import NOW, make_message
@@ -427,7 +428,7 @@ class TestDeclarations:
             declared.append(text)
             declare(text, channel)
 
-        monkeypatch.setattr("outbox.delivery.amqp_declarations.declare", counting)
+        monkeypatch.setattr("outrider.delivery.amqp_declarations.declare", counting)
         name = rabbit.declare_queue()
         for _ in range(3):
             send(publisher, *(to(name, declarations=[{"name": name}]) for _ in range(10)))

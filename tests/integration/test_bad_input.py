@@ -20,12 +20,12 @@ import psycopg
 import pytest
 from psycopg import sql
 
-from outbox.configuration import load_settings
-from outbox.errors import SettingsError
-from outbox.settings import RelaySettings
-from outbox.sqlfiles import script
-from outbox.telemetry.health import Health
-from producer import EventStreams, Outbox
+from outrider.errors import SettingsError
+from outrider.producer import EventStreams, Outbox
+from outrider.settings.loading import load_settings
+from outrider.settings.models import RelaySettings
+from outrider.storage.sql_files import script
+from outrider.telemetry.health import Health
 from tests.fixtures.broker import Broker, Received
 from tests.fixtures.database import Database
 from tests.fixtures.handles import Stack, every_stack, settled
@@ -232,7 +232,9 @@ def test_a_bad_row_is_delivered_as_given_or_buried_with_its_reason_and_holds_nob
     connection = stage.connection
     settings = {"max_attempts": 1, "send_timeout_seconds": 20, "lease_seconds": 120}
     environment = stage.environment(rabbit.url, **settings)
-    service = stage.run_service("cdc_relay" if owner == "relay" else "retry_scheduler", env=environment)
+    service = stage.run_service(
+        "outrider.cdc_relay" if owner == "relay" else "outrider.retry_scheduler", env=environment
+    )
     service.wait_for_line("broker_connected" if owner == "relay" else "scheduler_active")
     delivered = {case: insert(connection, queue, owner, columns) for case, columns in DELIVERED.items()}
     buried = {case: insert(connection, queue, owner, columns) for case, (columns, _, _) in BURIED.items()}
@@ -246,7 +248,7 @@ def test_a_bad_row_is_delivered_as_given_or_buried_with_its_reason_and_holds_nob
     assert "Traceback" not in service.output()
     if owner == "relay":
         assert [(row["event_id"], row["owner"], row["due"]) for row in stage.rows()] == [(expired, "scheduler", True)]
-        assert stage.run_service("retry_scheduler", "--once", env=environment).wait() == 0
+        assert stage.run_service("outrider.retry_scheduler", "--once", env=environment).wait() == 0
     assert service.stop() == 0
 
     found = dead_letters(connection)
@@ -316,7 +318,7 @@ def test_settings_that_nest_without_end_are_one_line(tmp_path: Path, monkeypatch
     file.write_text("labelled_types = " + brackets(20_000))
     with pytest.raises(SettingsError, match="cannot read the settings file"):
         load_settings(RelaySettings, {}, config_file=str(file))
-    monkeypatch.setenv("OUTBOX_LABELLED_TYPES", brackets(50_000))
+    monkeypatch.setenv("OUTRIDER_LABELLED_TYPES", brackets(50_000))
     with pytest.raises(SettingsError):
         load_settings(RelaySettings, {"database_url": "dbname=x", "broker_url": "amqp://127.0.0.1:1//"})
 

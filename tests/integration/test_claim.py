@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from outbox.message import SCHEMA_VERSION
-from outbox.store import RUN_LENGTH, Burial, Refusal, Store
-from retry_scheduler.claim import FIRST_BATCH_SIZE, Claimer
+from outrider.retry_scheduler.claim import FIRST_BATCH_SIZE, Claimer
+from outrider.storage.message import SCHEMA_VERSION
+from outrider.storage.store import RUN_LENGTH, Burial, Refusal, Store
 from tests.fixtures.database import Database
 from tests.fixtures.rows import ids_in, insert_rows, make_due, query, store_of
 

@@ -7,11 +7,11 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from consumer import Consumer
-from consumer.errors import TopologyError
-from consumer.topology import Topology, plan_topology
-from outbox.embedded import RabbitMQ
-from outbox.errors import BrokerOutage
+from outrider.consumer import Consumer
+from outrider.consumer.errors import TopologyError
+from outrider.consumer.topology import Topology, plan_topology
+from outrider.embedded import RabbitMQ
+from outrider.errors import BrokerOutage
 from tests.fixtures.broker import Broker
 from tests.fixtures.servers import SharedRabbitMQ
 from tests.fixtures.waiting import wait_for

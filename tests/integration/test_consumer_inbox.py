@@ -15,11 +15,11 @@ from sqlalchemy import create_engine
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 from sqlalchemy.pool import NullPool
 
-from consumer.inbox import Inbox, OutsideTransactionError
-from outbox.sqlfiles import script
-from producer.handles import adapter_for
-from producer.statement import Statement
-from producer.steps import unguarded
+from outrider.consumer.inbox import Inbox, OutsideTransactionError
+from outrider.producer.handles import adapter_for
+from outrider.producer.statement import Statement
+from outrider.producer.sync_or_async import unguarded
+from outrider.storage.sql_files import script
 from tests.fixtures.database import Database
 from tests.fixtures.django import django_connection
 from tests.fixtures.handles import STACKS, Rollback, Stack, every_stack, settled, url_for

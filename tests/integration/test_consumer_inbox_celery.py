@@ -20,7 +20,7 @@ from sqlalchemy import create_engine, text
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import sessionmaker
 
-from consumer.inbox.celery import OnceTask
+from outrider.consumer.inbox.celery import OnceTask
 from tests.fixtures.broker import Broker
 from tests.fixtures.database import Database
 from tests.fixtures.django import django_connection

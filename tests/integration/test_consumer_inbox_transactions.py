@@ -17,8 +17,8 @@ from sqlalchemy.ext.asyncio import async_sessionmaker, create_async_engine
 from sqlalchemy.orm import sessionmaker
 from sqlalchemy.pool import NullPool
 
-from consumer.inbox import Inbox, open_transaction
-from consumer.inbox.transactions import is_async
+from outrider.consumer.inbox import Inbox, open_transaction
+from outrider.consumer.inbox.transactions import is_async
 from tests.fixtures.database import Database
 from tests.fixtures.django import django_connection
 from tests.fixtures.handles import url_for

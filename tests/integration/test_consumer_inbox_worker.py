@@ -9,9 +9,9 @@ import pytest
 from sqlalchemy import create_engine, text
 from sqlalchemy.orm import Session, sessionmaker
 
-from consumer import Consumer
-from outbox.errors import SettingsError
-from producer import Outbox
+from outrider.consumer import Consumer
+from outrider.errors import SettingsError
+from outrider.producer import Outbox
 from tests.fixtures.database import Database
 from tests.fixtures.worker import Work
 

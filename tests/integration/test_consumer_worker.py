@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
-from consumer import Consumer, Delivery, Reject, consume, session
-from consumer.delivery import ATTEMPT, ERROR, REASON, ROUTING_KEY, read_delivery
-from outbox.errors import BrokerError
+from outrider.consumer import Consumer, Delivery, Reject, broker_session, consume
+from outrider.consumer.delivery import ATTEMPT, ERROR, REASON, ROUTING_KEY, read_delivery
+from outrider.errors import BrokerError
 from tests.fixtures.waiting import wait_for
 from tests.fixtures.worker import Work
 
@@ -267,7 +267,7 @@ def test_a_message_that_our_own_code_fails_on_is_given_back_and_comes_again(
             raise RuntimeError("a bug")
         return read_delivery(received, now)
 
-    monkeypatch.setattr(session, "read_delivery", fail_once)
+    monkeypatch.setattr(broker_session, "read_delivery", fail_once)
 
     def note(body: Any) -> None: ...
 

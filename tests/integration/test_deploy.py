@@ -22,13 +22,13 @@ from amqp.exceptions import AccessRefused
 from click.testing import CliRunner
 from kombu import Connection
 
-from cdc_relay.__main__ import command as relay_command
-from outbox.cli import outbox
-from outbox.embedded import RabbitMQ
-from outbox.failures import POLICIES
-from outbox.settings import KNOWN_SETTINGS, RelaySettings
-from outbox.telemetry.metrics import CATALOGUE
-from retry_scheduler.__main__ import command as scheduler
+from outrider.cdc_relay.__main__ import command as relay_command
+from outrider.cli import outrider
+from outrider.embedded import RabbitMQ
+from outrider.failures import POLICIES
+from outrider.retry_scheduler.__main__ import command as scheduler
+from outrider.settings.models import KNOWN_SETTINGS, RelaySettings
+from outrider.telemetry.metrics import CATALOGUE
 from tests.fixtures.broker import Broker
 from tests.fixtures.promtool import MISSING, find_promtool
 from tests.fixtures.servers import SharedRabbitMQ
@@ -60,7 +60,7 @@ def pod_templates() -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
 
 
 def settings_of(names: Iterator[str] | list[str] | dict[str, Any]) -> set[str]:
-    return {name.removeprefix("OUTBOX_").lower() for name in names if name.startswith("OUTBOX_")}
+    return {name.removeprefix("OUTRIDER_").lower() for name in names if name.startswith("OUTRIDER_")}
 
 
 # -- Kubernetes -------------------------------------------------------------------------------------------------------
@@ -148,7 +148,7 @@ def test_the_image_is_built_from_files_that_exist_and_does_not_run_as_root() -> 
     assert int(user) > 0
     (command,) = (json.loads(line.removeprefix("CMD ")) for line in last if line.startswith("CMD "))
     assert command[0] in SCRIPTS
-    assert settings_of(re.findall(r"\bOUTBOX_\w+(?==)", "\n".join(last))) == {"http_host", "http_port"}
+    assert settings_of(re.findall(r"\bOUTRIDER_\w+(?==)", "\n".join(last))) == {"http_host", "http_port"}
 
 
 def test_the_compose_file_names_services_files_commands_and_settings_that_exist() -> None:
@@ -336,7 +336,7 @@ def commands_in(page: Path) -> Iterator[list[str]]:
     for code in CODE.findall(page.read_text()):
         for line in code.strip("`").splitlines():
             text = line.removeprefix("$ ").partition(" # ")[0].replace("[", "").replace("]", "")
-            for match in re.finditer(r"(?<![\w/.-])(?:outbox|cdc-relay|retry-scheduler) [a-z-][^`|\n]*", text):
+            for match in re.finditer(r"(?<![\w/.-])(?:outrider|cdc-relay|retry-scheduler) [a-z-][^`|\n]*", text):
                 words = match[0].rstrip(",;:.").split()
                 if re.fullmatch(r"--[a-z-]+|[a-z]+", words[1]):
                     yield words
@@ -344,7 +344,11 @@ def commands_in(page: Path) -> Iterator[list[str]]:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_every_command_that_a_page_shows_exists_with_its_flags_and_helps(page: Path) -> None:
-    programs: dict[str, click.Command] = {"outbox": outbox, "cdc-relay": relay_command, "retry-scheduler": scheduler}
+    programs: dict[str, click.Command] = {
+        "outrider": outrider,
+        "cdc-relay": relay_command,
+        "retry-scheduler": scheduler,
+    }
     for words in commands_in(page):
         command, path = programs[words[0]], list[str]()
         for word in words[1:]:
@@ -377,7 +381,7 @@ def test_what_kbairaks_outbox_has_not_sent_moves_with_the_sql_of_the_handbook(st
     queue = rabbit.declare_queue()
     rabbit.bind(queue, exchange, "user.*")
     stage.connection.execute(statements.replace("'outbox'", f"'{exchange}'"))
-    stage.run_service("retry_scheduler", "--once", env=stage.environment(rabbit.url)).wait(60)
+    stage.run_service("outrider.retry_scheduler", "--once", env=stage.environment(rabbit.url)).wait(60)
     first, second = rabbit.get_all(queue, 2, 30)
     assert (first.json(), first.headers["x-outbox-tracking-ids"]) == ({"id": 1}, '["a"]')
     assert second.json() == {"id": 2}

@@ -12,10 +12,10 @@ import psycopg
 import pytest
 from psycopg import sql
 
-from outbox.doctor import DoctorSettings, Finding, Questions, examine
-from outbox.embedded import Postgres
-from outbox.errors import SettingsError
-from outbox.sqlfiles import script
+from outrider.embedded import Postgres
+from outrider.errors import SettingsError
+from outrider.operations.doctor import DoctorOptions, DoctorSettings, Finding, examine
+from outrider.storage.sql_files import script
 from tests.fixtures.broker import Broker
 from tests.fixtures.database import Database, create_outbox_database
 from tests.fixtures.rows import insert_rows
@@ -23,11 +23,11 @@ from tests.fixtures.stage import Stage
 from tests.fixtures.waiting import wait_for
 
 
-def findings(dsn: str, questions: Questions | None = None, **settings: Any) -> list[Finding]:
-    return list(examine(DoctorSettings(database_url=dsn, **settings), questions or Questions()))  # type: ignore[arg-type]
+def findings(dsn: str, questions: DoctorOptions | None = None, **settings: Any) -> list[Finding]:
+    return list(examine(DoctorSettings(database_url=dsn, **settings), questions or DoctorOptions()))  # type: ignore[arg-type]
 
 
-def examined(stage: Stage, questions: Questions | None = None, **settings: Any) -> list[Finding]:
+def examined(stage: Stage, questions: DoctorOptions | None = None, **settings: Any) -> list[Finding]:
     given = {"slot": stage.slot, "publication": stage.publication, **settings}
     return findings(stage.database.dsn, questions, **given)
 
@@ -72,9 +72,9 @@ def login(database: Database) -> Iterator[Callable[..., str]]:
 
 def test_a_database_without_an_outbox_fails_where_it_must_and_says_how_to_begin(bare_stage: Stage) -> None:
     found = examined(bare_stage, outbox_schema="nowhere")
-    assert "no outbox in nowhere; run `outbox setup`" in line(found, "migrations")
-    assert "there is no publication outbox; run `outbox setup`" in line(found, "publication")
-    assert f"there is no slot {bare_stage.slot}; run `outbox setup`" in line(found, "slot")
+    assert "no outbox in nowhere; run `outrider setup`" in line(found, "migrations")
+    assert "there is no publication outbox; run `outrider setup`" in line(found, "publication")
+    assert f"there is no slot {bare_stage.slot}; run `outrider setup`" in line(found, "slot")
     assert "indexes" not in levels(found)
 
 
@@ -85,7 +85,7 @@ def test_what_is_wrong_with_publication_slot_and_handover(stage: Stage) -> None:
         "ALTER TABLE outbox ALTER COLUMN next_attempt_at SET DEFAULT clock_timestamp() + interval '5 s'",
     )
     found = examined(stage, replication_url=stage.database.server_url)
-    assert "does not publish inserts only; run `outbox setup`" in line(found, "publication")
+    assert "does not publish inserts only; run `outrider setup`" in line(found, "publication")
     assert "was made or changed after slot" in line(found, "publication before slot", "warning")
     assert "new rows are the relay's for 5 s, not longer than send_timeout_seconds (10)" in line(found, "handover")
     assert "no relay reads from slot" in line(found, "relay", "warning")
@@ -123,9 +123,9 @@ def test_what_is_wrong_with_the_tables(stage: Stage) -> None:
         with stage.database.connect() as connection:  # statistics are told when a session ends
             insert_rows(connection, 60_000)
             connection.execute("DELETE FROM outbox")
-        found = examined(stage, Questions(longest_transaction_seconds=0))
+        found = examined(stage, DoctorOptions(longest_transaction_seconds=0))
         assert 'CREATE INDEX CONCURRENTLY outbox_due ON "public".outbox (next_attempt_at)' in line(found, "indexes")
-        assert "run `outbox setup`" in line(found, "migrations")
+        assert "run `outrider setup`" in line(found, "migrations")
         assert "(sleepy, idle in transaction) has been open for" in line(found, "oldest transaction", "warning")
         assert "ALTER TABLE outbox RESET (autovacuum_enabled)" in line(found, "vacuum", "warning")
 
@@ -159,12 +159,12 @@ def test_grants_are_compared_with_what_each_job_takes(stage: Stage) -> None:
     names = {job: f"{job}_{uuid.uuid4().hex[:8]}" for job in jobs}
     stage.connection.execute(script("roles.sql", schema="public", **names))
     try:
-        found = examined(stage, Questions(roles=names))
+        found = examined(stage, DoctorOptions(roles=names))
         assert {levels(found)[f"grants of the {job}"] for job in jobs} == {"ok"}
         relay = sql.Identifier(names["relay"])
         stage.connection.execute(sql.SQL("REVOKE DELETE, UPDATE ON outbox FROM {}").format(relay))
         stage.connection.execute(sql.SQL("REVOKE USAGE ON SCHEMA public FROM {}, PUBLIC").format(relay))
-        found = examined(stage, Questions(roles={**names, "producer": "nobody_of_this_name"}))
+        found = examined(stage, DoctorOptions(roles={**names, "producer": "nobody_of_this_name"}))
         assert line(found, "grants of the relay") == (
             f"grants of the relay: {names['relay']} lacks USAGE on the schema, DELETE on outbox, UPDATE on outbox; "
             f'GRANT USAGE ON SCHEMA public TO "{names["relay"]}"; '
@@ -218,7 +218,7 @@ def test_what_is_wrong_with_the_broker(stage: Stage, rabbit: Broker) -> None:
     insert_rows(stage.connection, 1, exchange=missing)
     declarations = f'[{{"name": "q", "exchange": {{"name": "{own}", "type": "direct"}}, "routing_key": "q"}}]'
     insert_rows(stage.connection, 1, exchange=own, declarations=declarations)
-    asked = Questions(exchanges=("no-such-exchange",))
+    asked = DoctorOptions(exchanges=("no-such-exchange",))
     found = examined(stage, asked, broker_url=f"amqp://guest:guest@127.0.0.1:1//;{rabbit.url}")
     lines = [(finding.level, finding.line) for finding in found if finding.check in ("broker", "exchanges")]
     assert [level for level, _ in lines] == ["failed", "ok", "failed", "warning"]
@@ -247,7 +247,7 @@ def test_a_redis_broker_is_reached_and_has_no_exchanges_to_look_for(stage: Stage
 def test_a_broker_url_that_is_unusable_is_an_error_before_anything_is_asked() -> None:
     settings = DoctorSettings(database_url="dbname=x", broker_url="nix://x")  # type: ignore[arg-type]
     with pytest.raises(SettingsError, match="broker_url"):
-        examine(settings, Questions())
+        examine(settings, DoctorOptions())
 
 
 def test_a_server_without_logical_wal_autovacuum_or_timeout(
@@ -266,7 +266,7 @@ def test_a_server_without_logical_wal_autovacuum_or_timeout(
     execute(database, "BEGIN", "CREATE TABLE mine ()", "PREPARE TRANSACTION 'forgotten'")
     # A connection in physical replication mode is what a standby looks like.
     with psycopg.connect(server.dsn(), replication="true"):
-        found = findings(database.dsn, Questions(longest_transaction_seconds=0))
+        found = findings(database.dsn, DoctorOptions(longest_transaction_seconds=0))
     assert "replica, and the relay needs logical; run ALTER SYSTEM" in line(found, "wal_level")
     assert "autovacuum is off on this server" in line(found, "vacuum", "warning")
     assert "never notices that a relay's machine is gone" in line(found, "wal_sender_timeout", "warning")

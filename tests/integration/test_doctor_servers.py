@@ -1,4 +1,4 @@
-"""`outbox doctor` and its neighbours on servers that cannot hold an outbox: too old, a standby, no confirms."""
+"""`outrider doctor` and its neighbours on servers that cannot hold an outbox: too old, a standby, no confirms."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from outbox.embedded import Postgres
+from outrider.embedded import Postgres
 from tests.fixtures.broker import Broker
 from tests.fixtures.commands import run_outbox
 from tests.fixtures.database import Database, create_outbox_database
@@ -24,7 +24,7 @@ NO_BROKER = "amqp://guest@127.0.0.1:1//"
 
 
 def environment(stage: Stage) -> dict[str, str]:
-    return {"OUTBOX_DATABASE_URL": stage.database.dsn, "OUTBOX_SLOT": stage.slot}
+    return {"OUTRIDER_DATABASE_URL": stage.database.dsn, "OUTRIDER_SLOT": stage.slot}
 
 
 def failures_of_doctor(env: dict[str, str]) -> list[str]:
@@ -62,8 +62,8 @@ def test_a_server_that_is_too_old_is_named_by_everybody_with_what_to_do(old_stag
     assert failure.endswith(" is too old; upgrade to 14 or newer")
     too_old = "error: PostgreSQL 13 is too old: 14 or newer is needed\n"
     assert error_of_command("setup", environment(old_stage)) == f"outbox: {too_old}"
-    assert error_of_service("cdc_relay", old_stage) == f"cdc-relay: {too_old}"
-    assert error_of_service("retry_scheduler", old_stage) == f"retry-scheduler: {too_old}"
+    assert error_of_service("outrider.cdc_relay", old_stage) == f"cdc-relay: {too_old}"
+    assert error_of_service("outrider.retry_scheduler", old_stage) == f"retry-scheduler: {too_old}"
 
 
 @pytest.mark.parametrize("version", [14, 18])
@@ -87,10 +87,10 @@ def test_a_standby_is_named_by_everybody_and_left_alone(
         ("setup", "this server is a standby: run set-up on the primary"),
         ("teardown", "this server is a standby: run teardown on the primary"),
     ):
-        assert error_of_command(command, environment(replica)) == f"outbox: error: {error}\n"
+        assert error_of_command(command, environment(replica)) == f"outrider: error: {error}\n"
     standby_error = "error: this server is a standby: point database_url at the primary\n"
-    assert error_of_service("cdc_relay", replica) == f"cdc-relay: {standby_error}"
-    assert error_of_service("retry_scheduler", replica) == f"retry-scheduler: {standby_error}"
+    assert error_of_service("outrider.cdc_relay", replica) == f"cdc-relay: {standby_error}"
+    assert error_of_service("outrider.retry_scheduler", replica) == f"retry-scheduler: {standby_error}"
     assert replica.connection.execute("SELECT slot_name FROM pg_replication_slots").fetchall() == []
     status = run_outbox("status", "--json", env=environment(replica))
     assert json.loads(status.stdout)["slot"] is None
@@ -107,5 +107,5 @@ class WithoutConfirms(FaultProxy):
 
 def test_a_broker_without_publisher_confirms_will_not_do(stage: Stage, rabbit: Broker) -> None:
     with WithoutConfirms(*address_of(rabbit.url)) as proxy:
-        (failure,) = failures_of_doctor({**environment(stage), "OUTBOX_BROKER_URL": proxy.through(rabbit.url)})
+        (failure,) = failures_of_doctor({**environment(stage), "OUTRIDER_BROKER_URL": proxy.through(rabbit.url)})
     assert failure == "confirms: this broker has none; the services need publisher confirms: use RabbitMQ"

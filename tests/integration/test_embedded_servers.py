@@ -14,7 +14,7 @@ from tempfile import TemporaryDirectory
 import psycopg
 import pytest
 
-from outbox.embedded import (
+from outrider.embedded import (
     EmbeddedServer,
     EmbeddedServerError,
     Postgres,
@@ -24,7 +24,7 @@ from outbox.embedded import (
     find_rabbitmq,
     free_port,
 )
-from outbox.embedded.process import ProcessGuard
+from outrider.embedded.process import ProcessGuard
 from tests.fixtures.broker import Broker
 from tests.fixtures.waiting import wait_for
 
@@ -64,7 +64,7 @@ def run_owner(kind: type[EmbeddedServer], action: str) -> subprocess.Popen[str]:
     """A process that owns a server, says where it lives once `action` is done, and waits."""
     program = f"""
 import signal
-from outbox.embedded import {kind.__name__}
+from outrider.embedded import {kind.__name__}
 with {kind.__name__}() as server:
     {action}
     print(server.directory, flush=True)
@@ -229,7 +229,7 @@ def test_a_directory_that_the_server_user_cannot_enter_is_named(shared_directory
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root starts PostgreSQL as another user")
 def test_binaries_out_of_reach_are_copied(shared_directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As in a virtual environment below root's home, which is closed to others."""
-    monkeypatch.setattr("outbox.embedded.postgres.can_enter", lambda path, user: "site-packages" not in str(path))
+    monkeypatch.setattr("outrider.embedded.postgres.can_enter", lambda path, user: "site-packages" not in str(path))
     with Postgres(durable=False, version=18) as server, psycopg.connect(server.dsn()) as connection:
         assert connection.execute("SELECT 1").fetchone() == (1,)
         assert Path(f"/proc/{server.pid}/exe").readlink().is_relative_to(server.directory)

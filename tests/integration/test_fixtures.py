@@ -98,7 +98,7 @@ def test_redis_broker_gives_messages(redis_broker: Broker) -> None:
 
 
 def test_a_service_is_a_process_that_can_be_watched_and_signalled(run_service: RunService) -> None:
-    service = run_service("http.server", "0", "--bind", "127.0.0.1", env={"OUTBOX_EXAMPLE": "1"})
+    service = run_service("http.server", "0", "--bind", "127.0.0.1", env={"OUTRIDER_EXAMPLE": "1"})
     assert "Serving HTTP" in service.wait_for_line("Serving HTTP")
     assert service.is_running
     assert service.stop() == -signal.SIGTERM

@@ -9,22 +9,22 @@ from typing import Any
 import pytest
 from psycopg import sql
 
-from outbox import dead_letters
-from outbox.configuration import load_settings
-from outbox.dead_letters import Replayed, Selection
-from outbox.errors import SettingsError
-from outbox.message import SCHEMA_VERSION
-from outbox.settings import SchedulerSettings
-from outbox.sqlfiles import script
-from outbox.store import Burial, Refusal, Store
-from outbox.telemetry.metrics import Metrics
-from retry_scheduler import prune
-from retry_scheduler.expire import Expire
-from retry_scheduler.housekeeping import Chore, Housekeeping
-from retry_scheduler.presence import ShowPresence
-from retry_scheduler.prune import Prune
-from retry_scheduler.rescue import Rescue
-from retry_scheduler.sample import Sampling
+from outrider.errors import SettingsError
+from outrider.operations import dead_letters
+from outrider.operations.dead_letters import DeadLetterSelection, Replayed
+from outrider.retry_scheduler import prune
+from outrider.retry_scheduler.expire import Expire
+from outrider.retry_scheduler.housekeeping import Chore, Housekeeping
+from outrider.retry_scheduler.prune import Prune
+from outrider.retry_scheduler.sample_gauges import SampleGauges
+from outrider.retry_scheduler.show_presence import ShowPresence
+from outrider.retry_scheduler.unpark import Unpark
+from outrider.settings.loading import load_settings
+from outrider.settings.models import SchedulerSettings
+from outrider.storage.message import SCHEMA_VERSION
+from outrider.storage.sql_files import script
+from outrider.storage.store import Burial, Refusal, Store
+from outrider.telemetry.metrics import Metrics
 from tests.fixtures.rows import ids_in, insert_rows, query
 
 DAY = 86_400.0
@@ -82,7 +82,7 @@ def test_a_stuck_head_is_rescued_and_a_waiting_row_is_left(store: Store) -> None
     (stuck,) = insert_rows(store.connection, due_in="infinity", ordering_key="a", owner="scheduler")
     insert_rows(store.connection, due_in="1 hour", ordering_key="b")
     insert_rows(store.connection, due_in="infinity", ordering_key="b", owner="scheduler")
-    assert Rescue().run_once(store) == {"rescued": 1}
+    assert Unpark().run_once(store) == {"rescued": 1}
     claimed, _ = store.claim_due("s/1", batch_size=10, lease_seconds=60)
     assert [message.id for message in claimed] == [stuck]
 
@@ -197,7 +197,7 @@ def test_the_sample_tells_how_the_outbox_is_doing(store: Store) -> None:
     insert_rows(store.connection, 2, due_in="infinity", ordering_key="k{n}", owner="scheduler")
     insert_rows(store.connection, created_at="2026-01-01")
     metrics = Metrics("scheduler")
-    chore = Sampling(metrics)
+    chore = SampleGauges(metrics)
     chore.run_once(store)
     assert chore.latest is not None
     assert chore.latest[:4] == (7, 4, 2, 3)
@@ -287,7 +287,7 @@ def test_replayed_messages_are_new_rows_of_the_relay_with_their_event_id_and_no_
     insert_rows(store.connection, 3, ordering_key="k", attempts=4, headers='{"n": 1}', routing_key="r{n}")
     before = query(store.connection, "SELECT event_id, routing_key FROM outbox ORDER BY id")
     dead = bury_all(store)
-    assert dead_letters.replay(store, Selection(), batch_size=2) == Replayed(3, 0)
+    assert dead_letters.replay(store, DeadLetterSelection(), batch_size=2) == Replayed(3, 0)
     assert ids_in(store.connection, "outbox_dead_letter") == []
     assert query(store.connection, "SELECT event_id, routing_key FROM outbox ORDER BY id") == before
     assert min(ids_in(store.connection)) > max(dead)
@@ -302,30 +302,30 @@ def test_a_selection_narrows_a_replay(store: Store) -> None:
     insert_rows(store.connection, 2, event_type="order_placed")
     insert_rows(store.connection, 2, event_type="invoice.sent")
     ids = bury_all(store)
-    assert dead_letters.replay(store, Selection(ids=[])) == Replayed(0, 0)
-    assert dead_letters.replay(store, Selection(ids=[ids[0], -1])) == Replayed(1, 0)
-    assert dead_letters.replay(store, Selection(event_type="order_*")) == Replayed(2, 0)
-    assert dead_letters.replay(store, Selection(event_type="*.?ent", reason="expired")) == Replayed(0, 0)
-    assert dead_letters.replay(store, Selection(older_than_seconds=DAY)) == Replayed(0, 0)
-    assert dead_letters.replay(store, Selection(event_type="*.?ent", reason="max attempts")) == Replayed(2, 0)
-    assert [letter.id for letter in dead_letters.browse(store, Selection())] == [ids[1]]
+    assert dead_letters.replay(store, DeadLetterSelection(ids=[])) == Replayed(0, 0)
+    assert dead_letters.replay(store, DeadLetterSelection(ids=[ids[0], -1])) == Replayed(1, 0)
+    assert dead_letters.replay(store, DeadLetterSelection(event_type="order_*")) == Replayed(2, 0)
+    assert dead_letters.replay(store, DeadLetterSelection(event_type="*.?ent", reason="expired")) == Replayed(0, 0)
+    assert dead_letters.replay(store, DeadLetterSelection(older_than_seconds=DAY)) == Replayed(0, 0)
+    assert dead_letters.replay(store, DeadLetterSelection(event_type="*.?ent", reason="max attempts")) == Replayed(2, 0)
+    assert [letter.id for letter in dead_letters.browse(store, DeadLetterSelection())] == [ids[1]]
 
 
 def test_a_message_whose_dedup_key_is_pending_again_stays_dead(store: Store) -> None:
     insert_rows(store.connection, 1, dedup_key="once")
     (older,) = bury_all(store)
     insert_rows(store.connection, 1, dedup_key="once")
-    assert dead_letters.replay(store, Selection()) == Replayed(0, 1)
+    assert dead_letters.replay(store, DeadLetterSelection()) == Replayed(0, 1)
     (newer,) = bury_all(store)
     assert newer > older
-    assert dead_letters.replay(store, Selection()) == Replayed(1, 1)
+    assert dead_letters.replay(store, DeadLetterSelection()) == Replayed(1, 1)
     assert ids_in(store.connection, "outbox_dead_letter") == [older]
 
 
 def test_an_expired_message_that_is_replayed_can_be_sent(store: Store) -> None:
     insert_rows(store.connection, expires_at="2020-01-01")
     Expire(ignored).run_once(store)
-    assert dead_letters.replay(store, Selection(reason="expired")) == Replayed(1, 0)
+    assert dead_letters.replay(store, DeadLetterSelection(reason="expired")) == Replayed(1, 0)
     assert query(store.connection, "SELECT expires_at FROM outbox") == [None]
 
 
@@ -338,10 +338,10 @@ def test_dead_letters_are_discarded_and_purged_by_age_and_type(store: Store) -> 
         "UPDATE outbox_dead_letter SET died_at = died_at - interval '2 days' WHERE id <> %s", ids[:1]
     )
     assert dead_letters.purge(store, older_than_seconds=DAY, event_type="a") == 1
-    assert dead_letters.discard(store, Selection(ids=ids[3:]), batch_size=1) == 2
+    assert dead_letters.discard(store, DeadLetterSelection(ids=ids[3:]), batch_size=1) == 2
     assert dead_letters.purge(store, older_than_seconds=DAY) == 1
-    assert [letter.id for letter in dead_letters.browse(store, Selection())] == ids[:1]
-    assert dead_letters.discard(store, Selection()) == 1
+    assert [letter.id for letter in dead_letters.browse(store, DeadLetterSelection())] == ids[:1]
+    assert dead_letters.discard(store, DeadLetterSelection()) == 1
 
 
 # -- privileges -------------------------------------------------------------------------------------------------------
@@ -374,11 +374,16 @@ def test_the_schedulers_role_may_do_all_that_a_scheduler_does(store: Store, sche
     store.release(ids[5:], claim="s/1")
     store.next_due()
     retention = {"archive_retention_seconds": DAY, "dead_letter_retention_seconds": DAY, "event_retention_seconds": DAY}
-    chores: list[Chore] = [ShowPresence("s1"), Rescue(), Prune(settings(**retention)), Sampling(Metrics("scheduler"))]
+    chores: list[Chore] = [
+        ShowPresence("s1"),
+        Unpark(),
+        Prune(settings(**retention)),
+        SampleGauges(Metrics("scheduler")),
+    ]
     for chore in chores:
         chore.run_once(store)
-    assert dead_letters.replay(store, Selection(reason="rejected")) == Replayed(1, 0)
-    assert dead_letters.discard(store, Selection()) == 1
+    assert dead_letters.replay(store, DeadLetterSelection(reason="rejected")) == Replayed(1, 0)
+    assert dead_letters.discard(store, DeadLetterSelection()) == 1
     ShowPresence("s1").leave(store)
 
 

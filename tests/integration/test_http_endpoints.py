@@ -21,11 +21,11 @@ from prometheus_client.parser import text_string_to_metric_families as parse_tex
 from pydantic import SecretStr
 from structlog.testing import capture_logs
 
-from outbox.errors import DatabaseError, OutboxError, SettingsError
-from outbox.telemetry.health import Health
-from outbox.telemetry.http import MAX_HEAD_BYTES, HttpServer
-from outbox.telemetry.metrics import CATALOGUE, Metrics
-from outbox.telemetry.sentry import configure_sentry
+from outrider.errors import DatabaseError, OutboxError, SettingsError
+from outrider.telemetry.health import Health
+from outrider.telemetry.http import MAX_HEAD_BYTES, HttpServer
+from outrider.telemetry.metrics import CATALOGUE, Metrics
+from outrider.telemetry.sentry import configure_sentry
 from tests.fixtures.waiting import wait_for
 
 TIMEOUT_SECONDS = 0.3

@@ -13,12 +13,13 @@ import pytest
 from kombu import Connection, Exchange, Queue
 from kombu.utils.json import dumps
 
-from outbox.delivery import Publisher, TlsOptions, open_publisher
-from outbox.delivery.kombu_transport import KombuPublisher
-from outbox.embedded import Valkey, free_port
-from outbox.errors import BrokerOutage, SettingsError
-from outbox.failures import FailureKind, classify
-from outbox.message import Message
+from outrider.delivery import Publisher, open_publisher
+from outrider.delivery.kombu_publisher import KombuPublisher
+from outrider.embedded import Valkey, free_port
+from outrider.errors import BrokerOutage, SettingsError
+from outrider.failures import FailureKind, classify
+from outrider.settings.tls import TlsOptions
+from outrider.storage.message import Message
 from tests.fixtures.broker import Broker
 from tests.fixtures.messages import NOW, make_message
 from tests.fixtures.proxy import FaultProxy

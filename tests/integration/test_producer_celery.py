@@ -18,8 +18,8 @@ from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from sqlalchemy.orm import Session, sessionmaker
 from sqlalchemy.pool import NullPool
 
-from producer import Context, OutsideTransactionError, OutsideTransactionWarning, tracking
-from producer.celery import OutboxCelery, TaskOutbox, arm
+from outrider.producer import Context, OutsideTransactionError, OutsideTransactionWarning, tracking
+from outrider.producer.celery import OutboxCelery, TaskOutbox, arm
 from tests.fixtures.database import Database
 from tests.fixtures.django import django_connection
 from tests.fixtures.handles import url_for

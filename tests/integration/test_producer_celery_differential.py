@@ -26,11 +26,11 @@ from celery.canvas import Signature, StampingVisitor
 from kombu import Connection, Exchange, Queue
 from kombu.common import Broadcast
 
-from outbox.delivery.declarations import parse_declarations
-from outbox.delivery.wire import to_wire
-from outbox.message import Message, instant
-from outbox.sqlfiles import Queries
-from producer.celery import OutboxCelery, TaskOutbox
+from outrider.delivery.broker_message import to_broker_message
+from outrider.delivery.declarations import parse_declarations
+from outrider.producer.celery import OutboxCelery, TaskOutbox
+from outrider.storage.message import Message, instant
+from outrider.storage.sql_files import Queries
 from tests.fixtures.database import Database
 from tests.fixtures.recording_transport import Transport, register
 
@@ -196,7 +196,7 @@ def same_every_time(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
     monkeypatch.setattr("celery.app.base.LamportClock.forward", lambda self: 7, raising=False)
 
     own_ids = count(1)  # rows of events have ids that Celery knows nothing of: they must not shift its own
-    monkeypatch.setattr("producer.event.uuid4", lambda: UUID(int=next(own_ids)))
+    monkeypatch.setattr("outrider.producer.event.uuid4", lambda: UUID(int=next(own_ids)))
 
     def restart() -> None:
         numbers = count()
@@ -293,7 +293,7 @@ def replay(connection: Any) -> Iterator[tuple[Any, ...]]:
             message = Message._make(row)._replace(created_at=now)
             for entity in parse_declarations(message.declarations) if message.declarations else ():
                 entity.declare(channel=channel)
-            wire = to_wire(message, now)
+            wire = to_broker_message(message, now)
             properties = {name: value for name, value in wire.properties.items() if name not in ADDITIONS}
             if isinstance(message.payload, bytes):
                 properties["application_headers"] = wire.headers

@@ -8,8 +8,8 @@ from typing import Any
 import psycopg
 import pytest
 
-from outbox.sqlfiles import Queries
-from producer import Event, Outbox
+from outrider.producer import Event, Outbox
+from outrider.storage.sql_files import Queries
 from tests.fixtures.database import Database
 
 COLUMNS = Queries("public")["enqueued_columns"]

@@ -13,8 +13,8 @@ from uuid import UUID
 
 import pytest
 
-from outbox.sqlfiles import migrations, script
-from producer import Event, EventStreams, Outbox, OutsideTransactionWarning
+from outrider.producer import Event, EventStreams, Outbox, OutsideTransactionWarning
+from outrider.storage.sql_files import migrations, script
 from tests.fixtures.database import Database, create_database, drop_database
 from tests.fixtures.django import configure_django, django_connection
 from tests.integration.test_schema import describe
@@ -25,10 +25,10 @@ from django.core.management import call_command  # noqa: E402
 from django.db import connections, transaction  # noqa: E402
 from django.test.utils import override_settings  # noqa: E402
 
-from producer.django.checks import check_database, check_settings  # noqa: E402
-from producer.django.models import DeadLetter, OutboxMessage, StoredEvent  # noqa: E402
-from producer.django.outbox import DjangoOutbox, publish, publish_many  # noqa: E402
-from producer.django.signals import outbox_message_created  # noqa: E402
+from outrider.producer.django.checks import check_database, check_settings  # noqa: E402
+from outrider.producer.django.django_outbox import DjangoOutbox, publish, publish_many  # noqa: E402
+from outrider.producer.django.models import DeadLetter, OutboxMessage, StoredEvent  # noqa: E402
+from outrider.producer.django.signals import outbox_message_created  # noqa: E402
 
 
 @pytest.fixture
@@ -54,32 +54,32 @@ def without_password(event_type: str, payload: Any, headers: Any) -> Any:
 
 def test_migrate_leads_where_schema_sql_says_and_back(database: Database, empty: Database) -> None:
     with django_connection(empty.dsn):
-        call_command("migrate", "outbox", verbosity=0)
+        call_command("migrate", "outrider", verbosity=0)
         with database.connect() as ours, empty.connect() as theirs:
             expected, found = describe(ours, "public"), describe(theirs, "public")
         for part in found:
             assert [row for row in found[part] if "django_" not in str(row)] == expected[part], part
-        call_command("migrate", "outbox", "zero", verbosity=0)
+        call_command("migrate", "outrider", "zero", verbosity=0)
         assert connections["default"].introspection.table_names() == ["django_migrations"]
 
 
 def test_every_migration_of_sql_has_one_of_djangos() -> None:
-    import producer.django.migrations as package
+    import outrider.producer.django.migrations as package
 
     numbers = sorted(int(file.name[:4]) for file in Path(package.__path__[0]).glob("[0-9]*.py"))
     assert numbers == [migration.version for migration in migrations()]
 
 
 def test_the_models_need_no_migration_that_is_not_there(in_django: Any) -> None:
-    call_command("makemigrations", "outbox", check=True, dry_run=True, verbosity=0)
+    call_command("makemigrations", "outrider", check=True, dry_run=True, verbosity=0)
 
 
 def test_migrate_leaves_alone_what_set_up_has_made_and_databases_that_hold_no_outbox(
     database: Database, empty: Database
 ) -> None:
     with django_connection(database.dsn), django_connection(empty.dsn, "other"):
-        call_command("migrate", "outbox", verbosity=0)
-        call_command("migrate", "outbox", database="other", verbosity=0)
+        call_command("migrate", "outrider", verbosity=0)
+        call_command("migrate", "outrider", database="other", verbosity=0)
         assert "outbox" not in connections["other"].introspection.table_names()
 
 
@@ -163,9 +163,9 @@ def test_operators_see_the_redacted_copy(in_django: Any) -> None:
         publish("user.created", {"name": "a", "password": "hunter2"})
     message = OutboxMessage.objects.get()
     assert message.shown_payload == "<33 bytes of application/json>"
-    with override_settings(OUTBOX={"REDACTOR": f"{__name__}.without_password"}):
+    with override_settings(OUTRIDER={"REDACTOR": f"{__name__}.without_password"}):
         assert message.shown_payload == '{"name": "a", "password": "***"}'
-    with override_settings(OUTBOX={"REDACTOR": "missing.redactor"}):
+    with override_settings(OUTRIDER={"REDACTOR": "missing.redactor"}):
         assert message.shown_payload == "<hidden>"
     assert b"hunter2" in bytes(OutboxMessage.objects.get().payload)
 
@@ -174,18 +174,18 @@ def test_operators_see_the_redacted_copy(in_django: Any) -> None:
     ("settings", "expected"),
     [
         ({}, []),
-        ("wrong", ["outbox.E001"]),
-        ({"EXCHANGES": "shop"}, ["outbox.E002"]),
-        ({"EXCHANGE": 7, "OUTSIDE_TRANSACTION": "maybe"}, ["outbox.E003", "outbox.E003"]),
-        ({"DATABASE": "nowhere"}, ["outbox.E004"]),
-        ({"DATABASE": "lite"}, ["outbox.E005"]),
-        ({"REDACTOR": "missing.redactor"}, ["outbox.E006"]),
-        ({"CELERY_APP": "missing.app"}, ["outbox.E007"]),
-        ({"CELERY_APP": f"{__name__}.plain_app"}, ["outbox.W008"]),
+        ("wrong", ["outrider.E001"]),
+        ({"EXCHANGES": "shop"}, ["outrider.E002"]),
+        ({"EXCHANGE": 7, "OUTSIDE_TRANSACTION": "maybe"}, ["outrider.E003", "outrider.E003"]),
+        ({"DATABASE": "nowhere"}, ["outrider.E004"]),
+        ({"DATABASE": "lite"}, ["outrider.E005"]),
+        ({"REDACTOR": "missing.redactor"}, ["outrider.E006"]),
+        ({"CELERY_APP": "missing.app"}, ["outrider.E007"]),
+        ({"CELERY_APP": f"{__name__}.plain_app"}, ["outrider.W008"]),
     ],
 )
 def test_every_mistake_in_the_settings_is_found(settings: Any, expected: list[str]) -> None:
-    with override_settings(OUTBOX=settings):
+    with override_settings(OUTRIDER=settings):
         assert identities(check_settings()) == expected
 
 
@@ -195,37 +195,37 @@ plain_app = object()
 def test_a_database_without_tables_publication_or_slot_is_found(database: Database, empty: Database) -> None:
     with django_connection(empty.dsn):
         assert check_database(databases=[]) == []
-        assert identities(check_database(databases=["default"])) == ["outbox.E009"]
+        assert identities(check_database(databases=["default"])) == ["outrider.E009"]
     with django_connection(database.dsn):
-        assert identities(check_database(databases=["default"])) == ["outbox.W010", "outbox.W010"]
-        with override_settings(OUTBOX={"PUBLICATION": None, "SLOT": None}):
+        assert identities(check_database(databases=["default"])) == ["outrider.W010", "outrider.W010"]
+        with override_settings(OUTRIDER={"PUBLICATION": None, "SLOT": None}):
             assert check_database(databases=["default"]) == []
         errors = StringIO()
-        call_command("check", database=["default"], tags=["outbox"], stderr=errors)
-        assert "outbox setup" in errors.getvalue()
+        call_command("check", database=["default"], tags=["outrider"], stderr=errors)
+        assert "outrider setup" in errors.getvalue()
 
 
 IN_A_SCHEMA = """
 import django
 from django.conf import settings
 settings.configure(
-    DATABASES={{"default": {database}}}, INSTALLED_APPS=["producer.django"], USE_TZ=True,
-    OUTBOX={{"SCHEMA": "Shop's outbox", "PUBLICATION": None, "SLOT": None}},
+    DATABASES={{"default": {database}}}, INSTALLED_APPS=["outrider.producer.django"], USE_TZ=True,
+    OUTRIDER={{"SCHEMA": "Shop's outbox", "PUBLICATION": None, "SLOT": None}},
 )
 django.setup()
 from django.core.management import call_command
 from django.db import transaction
-from producer.django.checks import check_database
-from producer.django.models import OutboxMessage
-from producer.django.outbox import publish
+from outrider.producer.django.checks import check_database
+from outrider.producer.django.models import OutboxMessage
+from outrider.producer.django.django_outbox import publish
 
-call_command("migrate", "outbox", verbosity=0)
-call_command("makemigrations", "outbox", check=True, dry_run=True, verbosity=0)
+call_command("migrate", "outrider", verbosity=0)
+call_command("makemigrations", "outrider", check=True, dry_run=True, verbosity=0)
 with transaction.atomic():
     publish("order.placed", {{}})
 assert [message.event_type for message in OutboxMessage.objects.all()] == ["order.placed"]
 assert check_database(databases=["default"]) == []
-call_command("migrate", "outbox", "zero", verbosity=0)
+call_command("migrate", "outrider", "zero", verbosity=0)
 """
 
 

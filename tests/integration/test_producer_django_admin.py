@@ -8,8 +8,8 @@ from urllib.parse import quote
 
 import pytest
 
-from outbox.store import Burial, Refusal
-from producer import Event, EventStreams, Outbox
+from outrider.producer import Event, EventStreams, Outbox
+from outrider.storage.store import Burial, Refusal
 from tests.fixtures.database import Database, create_database, drop_database
 from tests.fixtures.django import configure_django, django_connection
 
@@ -21,13 +21,13 @@ from django.db import connections, transaction  # noqa: E402
 from django.test import Client  # noqa: E402
 from django.test.utils import CaptureQueriesContext, override_settings  # noqa: E402
 
-from producer.django.admin.read_only import BoundedPaginator  # noqa: E402
-from producer.django.models import ArchivedMessage, DeadLetter, OutboxMessage, StoredEvent  # noqa: E402
-from producer.django.outbox import publish  # noqa: E402
-from producer.django.store import DjangoStore  # noqa: E402
+from outrider.producer.django.admin.read_only import BoundedPaginator  # noqa: E402
+from outrider.producer.django.django_outbox import publish  # noqa: E402
+from outrider.producer.django.models import ArchivedMessage, DeadLetter, OutboxMessage, StoredEvent  # noqa: E402
+from outrider.producer.django.store import DjangoStore  # noqa: E402
 
-PENDING = "/admin/outbox/outboxmessage/"
-DEAD = "/admin/outbox/deadletter/"
+PENDING = "/admin/outrider/outboxmessage/"
+DEAD = "/admin/outrider/deadletter/"
 
 
 @pytest.fixture(scope="module")
@@ -171,7 +171,7 @@ def test_a_user_without_the_permission_neither_sees_nor_does_it(store: DjangoSto
     assert (dead(), pending()) == (ids, waiting)
     assert OutboxMessage.objects.get().owner == "relay"
     nobody = user_with()
-    for url in (DEAD, PENDING, f"{DEAD}failures/", "/admin/outbox/storedevent/", f"{DEAD}{ids[0]}/change/"):
+    for url in (DEAD, PENDING, f"{DEAD}failures/", "/admin/outrider/storedevent/", f"{DEAD}{ids[0]}/change/"):
         assert nobody.get(url).status_code == 403, url
     assert operator().get(f"{DEAD}{ids[0]}/delete/").status_code == 403
 
@@ -215,13 +215,13 @@ def test_archive_and_streams_are_shown_and_payloads_only_as_the_redactor_leaves_
     client = operator()
     archived = ArchivedMessage.objects.get()
     pages = [
-        f"/admin/outbox/archivedmessage/{archived.id}/change/",
-        seen(client, "/admin/outbox/storedevent/").split('<th class="field-stream"><a href="')[1].split('"')[0],
+        f"/admin/outrider/archivedmessage/{archived.id}/change/",
+        seen(client, "/admin/outrider/storedevent/").split('<th class="field-stream"><a href="')[1].split('"')[0],
     ]
     assert quote("order") in pages[1]
     for url in pages:
         assert "bytes of application/json" in seen(client, url)
-        with override_settings(OUTBOX={"REDACTOR": f"{__name__}.masked"}):
+        with override_settings(OUTRIDER={"REDACTOR": f"{__name__}.masked"}):
             page = seen(client, url)
         assert "***" in page
         assert "4111" not in page
@@ -231,9 +231,9 @@ def test_archive_and_streams_are_shown_and_payloads_only_as_the_redactor_leaves_
 def test_pages_neither_count_nor_load_what_they_do_not_show(
     store: DjangoStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("producer.django.admin.read_only.MOST", 3)
-    monkeypatch.setattr("producer.django.admin.read_only.ReadOnlyAdmin.list_per_page", 2)
-    monkeypatch.setattr("producer.django.admin.read_only.ReadOnlyAdmin.list_max_show_all", 2)
+    monkeypatch.setattr("outrider.producer.django.admin.read_only.MOST", 3)
+    monkeypatch.setattr("outrider.producer.django.admin.read_only.ReadOnlyAdmin.list_per_page", 2)
+    monkeypatch.setattr("outrider.producer.django.admin.read_only.ReadOnlyAdmin.list_max_show_all", 2)
     bury(store, "a", "b", "c", "d", "e")
     assert BoundedPaginator(DeadLetter.objects.order_by("id"), 50).count == 3
     client = operator()
@@ -249,7 +249,7 @@ def test_pages_neither_count_nor_load_what_they_do_not_show(
 
 def test_the_admin_looks_at_the_database_of_the_settings(store: DjangoStore, database: Database) -> None:
     client = operator()
-    with django_connection(database.dsn, "other"), override_settings(OUTBOX={"DATABASE": "other"}):
+    with django_connection(database.dsn, "other"), override_settings(OUTRIDER={"DATABASE": "other"}):
         elsewhere = DjangoStore()
         with transaction.atomic(using="other"):
             Outbox().publish("other", "order.elsewhere", {})

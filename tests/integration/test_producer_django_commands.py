@@ -8,8 +8,8 @@ from io import StringIO
 
 import pytest
 
-from outbox.store import Burial, Refusal
-from producer.django.services import conninfo_of
+from outrider.producer.django.services import conninfo_of
+from outrider.storage.store import Burial, Refusal
 from tests.fixtures.database import Database
 from tests.fixtures.django import configure_django, django_connection
 
@@ -19,9 +19,9 @@ from django.core.management import CommandError, call_command  # noqa: E402
 from django.db import connections, transaction  # noqa: E402
 from django.test.utils import override_settings  # noqa: E402
 
-from producer.django.models import DeadLetter, OutboxMessage  # noqa: E402
-from producer.django.outbox import publish  # noqa: E402
-from producer.django.store import DjangoStore  # noqa: E402
+from outrider.producer.django.django_outbox import publish  # noqa: E402
+from outrider.producer.django.models import DeadLetter, OutboxMessage  # noqa: E402
+from outrider.producer.django.store import DjangoStore  # noqa: E402
 
 
 @pytest.fixture
@@ -114,10 +114,10 @@ def test_stats_tell_how_the_outbox_is_doing(store: DjangoStore) -> None:
 
 
 def test_the_task_purges_as_the_command_does(store: DjangoStore) -> None:
-    from producer.django.tasks import purge_dead_letters
+    from outrider.producer.django.tasks import purge_dead_letters
 
     bury(store, "order.placed", "user.created", days_ago=40)
-    assert purge_dead_letters.name == "outbox.purge_dead_letters"
+    assert purge_dead_letters.name == "outrider.purge_dead_letters"
     assert purge_dead_letters(older_than_seconds=86_400, event_type="user.*") == 1
     with pytest.raises(ValueError, match="must not be negative"):
         purge_dead_letters(older_than_seconds=-1)
@@ -143,13 +143,13 @@ def test_services_get_the_parameters_of_the_alias_that_libpq_knows(store: Django
 
 
 def test_unknown_settings_of_the_services_are_found_by_the_checks() -> None:
-    from producer.django.checks import check_settings
+    from outrider.producer.django.checks import check_settings
 
-    with override_settings(OUTBOX={"SERVICES": {"BROKER_URL": "amqp://", "MAX_ATEMPTS": 3}}):
+    with override_settings(OUTRIDER={"SERVICES": {"BROKER_URL": "amqp://", "MAX_ATEMPTS": 3}}):
         [found] = check_settings()
     assert (found.id, found.msg) == (
-        "outbox.E011",
-        "OUTBOX['SERVICES']: unknown setting 'MAX_ATEMPTS' (did you mean MAX_ATTEMPTS?)",
+        "outrider.E011",
+        "OUTRIDER['SERVICES']: unknown setting 'MAX_ATEMPTS' (did you mean MAX_ATTEMPTS?)",
     )
-    with override_settings(OUTBOX={"SERVICES": "amqp://"}):
-        assert [each.id for each in check_settings()] == ["outbox.E003"]
+    with override_settings(OUTRIDER={"SERVICES": "amqp://"}):
+        assert [each.id for each in check_settings()] == ["outrider.E003"]

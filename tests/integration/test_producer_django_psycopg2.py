@@ -52,7 +52,7 @@ def test_the_tests_of_the_django_app_hold_on_psycopg2_too(postgres_server: Share
             *chosen,
         ],
         check=False,
-        env={**inherited, "PYTHONPATH": str(ROOT), "OUTBOX_TEST_POSTGRES_URL": postgres_server.url},
+        env={**inherited, "PYTHONPATH": str(ROOT), "OUTRIDER_TEST_POSTGRES_URL": postgres_server.url},
         cwd=ROOT,
         capture_output=True,
         text=True,
@@ -70,10 +70,10 @@ django.setup()
 from django.contrib import admin
 from django.core.management import CommandError, call_command
 from django.db import transaction
-from producer.django.models import DeadLetter, OutboxMessage
-from producer.django.outbox import publish
-from producer.django.store import DjangoStore
-from outbox.store import Burial
+from outrider.producer.django.models import DeadLetter, OutboxMessage
+from outrider.producer.django.django_outbox import publish
+from outrider.producer.django.store import DjangoStore
+from outrider.storage.store import Burial
 
 assert DeadLetter in admin.site._registry
 with transaction.atomic():

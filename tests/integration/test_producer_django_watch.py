@@ -9,7 +9,7 @@ from uuid import UUID
 
 import pytest
 
-from outbox.store import Burial, Refusal, Store
+from outrider.storage.store import Burial, Refusal, Store
 from tests.fixtures.database import Database
 from tests.fixtures.django import configure_django, django_connection
 from tests.fixtures.waiting import wait_for
@@ -18,13 +18,13 @@ configure_django()
 
 from django.db import transaction  # noqa: E402
 
-from producer.django.outbox import publish  # noqa: E402
-from producer.django.signals import (  # noqa: E402
+from outrider.producer.django.django_outbox import publish  # noqa: E402
+from outrider.producer.django.signal_watcher import Told, Watcher, watch  # noqa: E402
+from outrider.producer.django.signals import (  # noqa: E402
     outbox_message_dead_lettered,
     outbox_message_failed,
     outbox_message_sent,
 )
-from producer.django.watch import Told, Watcher, watch  # noqa: E402
 
 SIGNALS = {"sent": outbox_message_sent, "failed": outbox_message_failed, "dead": outbox_message_dead_lettered}
 

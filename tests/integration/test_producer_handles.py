@@ -10,7 +10,7 @@ from uuid import UUID
 
 import pytest
 
-from producer import Event, Outbox, OutsideTransactionError, OutsideTransactionWarning
+from outrider.producer import Event, Outbox, OutsideTransactionError, OutsideTransactionWarning
 from tests.fixtures.database import Database
 from tests.fixtures.handles import STACKS, Rollback, Stack, every_stack, settled
 
@@ -190,7 +190,7 @@ def test_the_hand_over_time_is_the_databases_own(database: Database) -> None:
 
 
 def test_a_given_event_id_and_another_schema_are_respected(database: Database) -> None:
-    from outbox.sqlfiles import script
+    from outrider.storage.sql_files import script
 
     event_id = UUID(int=7)
     with database.connect() as connection:

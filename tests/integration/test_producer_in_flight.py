@@ -11,7 +11,7 @@ import psycopg
 import pytest
 from psycopg.pq import TransactionStatus
 
-from producer.celery import TaskOutbox
+from outrider.producer.celery import TaskOutbox
 from tests.fixtures.database import Database
 from tests.fixtures.notes import Undo, a_task, committed, is_in_flight, texts
 from tests.fixtures.waiting import wait_for

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from producer.celery import TaskOutbox
+from outrider.producer.celery import TaskOutbox
 from tests.fixtures.database import Database
 from tests.fixtures.django import django_connection
 from tests.fixtures.notes import Undo, a_task, committed, is_in_flight

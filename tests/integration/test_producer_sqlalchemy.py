@@ -17,15 +17,15 @@ from sqlalchemy import MetaData, create_engine, inspect, select
 from sqlalchemy.ext.asyncio import create_async_engine
 from sqlalchemy.pool import NullPool
 
-import producer.alembic
-from outbox.sqlfiles import migrations
-from producer.sqlalchemy import outbox_tables
+import outrider.producer.alembic
+from outrider.producer.sqlalchemy import outbox_tables
+from outrider.storage.sql_files import migrations
 from tests.fixtures.database import Database, create_database, drop_database
 from tests.fixtures.handles import url_for
 from tests.integration.test_schema import describe
 
 ENV = """
-import producer.alembic
+import outrider.producer.alembic
 from alembic import context
 
 def run(connection):
@@ -149,4 +149,4 @@ def test_the_tables_can_be_queried_in_a_schema_of_their_own(database: Database) 
     tables = outbox_tables(MetaData(), schema="public")
     with create_engine(url_for(database.dsn, "psycopg"), poolclass=NullPool).connect() as connection:
         assert connection.execute(select(tables.outbox.c.event_type)).all() == []
-    assert producer.alembic.UpgradeOutbox(1, "s").reverse().schema == "s"
+    assert outrider.producer.alembic.UpgradeOutbox(1, "s").reverse().schema == "s"

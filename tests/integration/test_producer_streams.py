@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from outbox.errors import ConcurrencyError
-from outbox.sqlfiles import script
-from producer import Context, Event, EventStreams, Outbox, OutsideTransactionError
+from outrider.errors import ConcurrencyError
+from outrider.producer import Context, Event, EventStreams, Outbox, OutsideTransactionError
+from outrider.storage.sql_files import script
 from tests.fixtures.database import Database
 from tests.fixtures.handles import STACKS, Rollback, Stack, every_stack, settled
 from tests.fixtures.waiting import wait_for

@@ -16,9 +16,9 @@ from typing import Any, LiteralString
 import psycopg
 import pytest
 
-from outbox.message import SCHEMA_VERSION
-from outbox.sqlfiles import Queries
-from outbox.store import RUN_LENGTH
+from outrider.storage.message import SCHEMA_VERSION
+from outrider.storage.sql_files import Queries
+from outrider.storage.store import RUN_LENGTH
 from tests.fixtures.database import Database
 from tests.fixtures.rows import insert_rows, scratch_database
 

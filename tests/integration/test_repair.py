@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from outbox import dead_letters, pending, replay
-from outbox.dead_letters import Selection
-from outbox.fingerprint import fingerprint
-from outbox.pending import Retried
-from outbox.store import Store
+from outrider.operations import dead_letters, pending, replay
+from outrider.operations.dead_letters import DeadLetterSelection
+from outrider.operations.pending import Retried
+from outrider.storage.fingerprint import fingerprint
+from outrider.storage.store import Store
 from tests.fixtures.database import Database
 from tests.fixtures.repair import bury_rows
 from tests.fixtures.rows import ids_in, insert_rows, query
@@ -22,7 +22,7 @@ def test_a_fingerprint_selects_in_any_batches_and_pages(store: Store) -> None:
     for _ in range(4):
         full += bury_rows(store, 2, error=ERROR)
         bury_rows(store, 3)
-    selection = Selection(fingerprint=FULL)
+    selection = DeadLetterSelection(fingerprint=FULL)
     pages = dead_letters.newest_first(store, selection, batch_size=3)
     assert [letter.id for letter in pages] == full[::-1]
     assert [letter.id for letter in dead_letters.browse(store, selection, at_most=3)] == full[:-4:-1]
@@ -30,14 +30,14 @@ def test_a_fingerprint_selects_in_any_batches_and_pages(store: Store) -> None:
     batches: list[int] = []
     assert dead_letters.discard(store, selection, batch_size=3, progress=batches.append) == 8
     assert sum(batches) == 8
-    assert dead_letters.count(store, Selection()) == 12
+    assert dead_letters.count(store, DeadLetterSelection()) == 12
 
 
 def test_more_kinds_of_failure_than_memory_is_given_become_one(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dead_letters, "MOST_GROUPS", 2)
     for word in ("a", "b", "c", "d"):
         bury_rows(store, error=word)
-    most, *_ = dead_letters.groups(store, Selection())
+    most, *_ = dead_letters.groups(store, DeadLetterSelection())
     assert (most.messages, most.error) == (2, "")
 
 
@@ -47,14 +47,14 @@ def test_ages_select_from_both_sides(store: Store) -> None:
         store.connection.execute(
             "UPDATE outbox_dead_letter SET died_at = died_at - %s * interval '1 day' WHERE id = %s", [days, row_id]
         )
-    between = Selection(older_than_seconds=3600, newer_than_seconds=36 * 3600)
+    between = DeadLetterSelection(older_than_seconds=3600, newer_than_seconds=36 * 3600)
     assert [letter.id for letter in dead_letters.browse(store, between)] == ids[1:2]
 
 
 def test_a_replayed_message_with_a_time_to_live_lives_again(store: Store) -> None:
     bury_rows(store, properties='{"expiration": 60}', created_at="2020-01-01")
     bury_rows(store, created_at="2020-01-01")
-    assert dead_letters.replay(store, Selection()) == (2, 0)
+    assert dead_letters.replay(store, DeadLetterSelection()) == (2, 0)
     assert query(store.connection, "SELECT created_at > '2021-01-01' FROM outbox ORDER BY id") == [True, False]
 
 
@@ -62,21 +62,21 @@ def test_a_row_that_somebody_holds_is_not_waited_for(store: Store, scratch: Data
     held, free = insert_rows(store.connection, 2, due_in="1 hour")
     with scratch.connect(autocommit=False) as other:
         other.execute("SELECT 1 FROM outbox WHERE id = %s FOR UPDATE", [held])
-        assert pending.retry_now(store, pending.Selection(), batch_size=1) == Retried(1, 0, 0, 1)
-    assert [each.id for each in pending.browse(store, pending.Selection(due=True))] == [free]
+        assert pending.retry_now(store, pending.PendingSelection(), batch_size=1) == Retried(1, 0, 0, 1)
+    assert [each.id for each in pending.browse(store, pending.PendingSelection(due=True))] == [free]
 
 
 def test_what_was_due_keeps_its_place_and_a_lease_that_ran_out_its_claim(store: Store) -> None:
     (row_id,) = insert_rows(store.connection, due_in="-1 hour", owner="scheduler", claimed_by="s/1", attempts=3)
-    assert pending.retry_now(store, pending.Selection(ids=[row_id]), reset_attempts=True) == Retried(1, 0, 0, 0)
+    assert pending.retry_now(store, pending.PendingSelection(ids=[row_id]), reset_attempts=True) == Retried(1, 0, 0, 0)
     facts = "SELECT next_attempt_at < clock_timestamp() - interval '50 minutes', claimed_by, attempts FROM outbox"
     assert query(store.connection, facts) == [(True, "s/1", 0)]
 
 
 def test_a_parked_row_whose_key_has_no_head_any_more_falls_due(store: Store) -> None:
     first, _ = insert_rows(store.connection, 2, due_in="infinity", owner="scheduler", ordering_key="k")
-    assert pending.retry_now(store, pending.Selection(ordering_key="k")) == Retried(1, 0, 1, 0)
-    assert [each.id for each in pending.browse(store, pending.Selection(due=True))] == [first]
+    assert pending.retry_now(store, pending.PendingSelection(ordering_key="k")) == Retried(1, 0, 1, 0)
+    assert [each.id for each in pending.browse(store, pending.PendingSelection(due=True))] == [first]
 
 
 def test_a_replay_in_batches_keeps_the_order_of_versions_even_where_the_clock_was_set_back(store: Store) -> None:
@@ -87,7 +87,9 @@ def test_a_replay_in_batches_keeps_the_order_of_versions_even_where_the_clock_wa
         "FROM unnest(ARRAY['a', 'b']) AS s, generate_series(1, 5) AS v"
     )
     told: list[int] = []
-    done = replay.replay(store, replay.Selection(event_type="?*"), exchange="x", batch_size=3, progress=told.append)
+    done = replay.replay(
+        store, replay.ReplaySelection(event_type="?*"), exchange="x", batch_size=3, progress=told.append
+    )
     assert (done, told) == (10, [3, 3, 3, 1])
     order = [f"a{n}" for n in range(1, 6)] + [f"b{n}" for n in range(1, 6)]
     assert query(store.connection, "SELECT event_type FROM outbox ORDER BY id") == order
@@ -100,5 +102,5 @@ def test_what_is_pruned_while_a_replay_runs_is_not_counted(store: Store) -> None
     def prune(_: int) -> None:
         store.connection.execute("DELETE FROM outbox_archive WHERE id = %s", [ids[-1]])
 
-    assert replay.replay(store, replay.Selection(archive=True), batch_size=2, progress=prune) == 3
+    assert replay.replay(store, replay.ReplaySelection(archive=True), batch_size=2, progress=prune) == 3
     assert len(ids_in(store.connection)) == 3

@@ -12,11 +12,11 @@ import psycopg
 import pytest
 from psycopg import sql
 
-from consumer.inbox import Inbox
-from outbox.setup import create_slot, slot_state
-from outbox.sqlfiles import script
-from outbox.store import Burial, Refusal, Store
-from producer import Outbox
+from outrider.consumer.inbox import Inbox
+from outrider.operations.setup import create_slot, slot_state
+from outrider.producer import Outbox
+from outrider.storage.sql_files import script
+from outrider.storage.store import Burial, Refusal, Store
 from tests.fixtures.broker import Broker
 from tests.fixtures.database import Database
 from tests.fixtures.rows import insert_rows, query
@@ -224,7 +224,7 @@ def test_both_services_do_all_their_work_as_their_roles(stage: Stage, roles: Rol
         dead_letter_retention_seconds=86_400,
         event_retention_seconds=86_400,
     )
-    scheduler = stage.run_service("retry_scheduler", env=environment)
+    scheduler = stage.run_service("outrider.retry_scheduler", env=environment)
     scheduler.wait_for_line("scheduler_active")
     with acting_as(stage.database, roles["producer"]) as connection:
         outbox = Outbox(outside_transaction="allow")

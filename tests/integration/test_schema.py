@@ -11,9 +11,9 @@ import psycopg
 import pytest
 from psycopg import sql
 
-from outbox.sqlfiles import migrations, script, sql_directory
-from outbox.store import Store
-from producer import Outbox
+from outrider.producer import Outbox
+from outrider.storage.sql_files import migrations, script, sql_directory
+from outrider.storage.store import Store
 from tests.fixtures.database import Database
 
 WEIRD = 'we"ird %s'

@@ -7,10 +7,10 @@ from contextlib import contextmanager
 
 import pytest
 
-from cdc_relay import settler as settler_module
-from cdc_relay.pipeline import Delivered
-from cdc_relay.settler import BATCH, Settler
-from outbox.store import Store
+from outrider.cdc_relay import settler as settler_module
+from outrider.cdc_relay.pipeline import Delivered
+from outrider.cdc_relay.settler import BATCH, Settler
+from outrider.storage.store import Store
 from tests.fixtures.rows import ids_in, insert_rows
 from tests.fixtures.waiting import wait_for
 

@@ -11,9 +11,9 @@ import psycopg
 import pytest
 from psycopg import sql
 
-from outbox.embedded import Postgres
-from outbox.errors import SetupError
-from outbox.setup import (
+from outrider.embedded import Postgres
+from outrider.errors import SetupError
+from outrider.operations.setup import (
     Target,
     apply_step,
     as_script,
@@ -25,9 +25,9 @@ from outbox.setup import (
     read_facts,
     slot_state,
 )
-from outbox.setup.facts import kept_rows
-from outbox.sqlfiles import migrations
-from outbox.store import Store
+from outrider.operations.setup.facts import kept_rows
+from outrider.storage.sql_files import migrations
+from outrider.storage.store import Store
 from tests.fixtures.database import Database, create_database, drop_database
 from tests.fixtures.servers import SharedPostgres
 
@@ -307,7 +307,7 @@ def test_a_lost_slot_is_told_and_made_again(private_postgres: Callable[..., Post
 
 
 def test_every_supported_server_here_can_be_set_up(private_postgres: Callable[..., Postgres], target: Target) -> None:
-    from outbox.embedded import available_versions
+    from outrider.embedded import available_versions
 
     for version in available_versions():
         with psycopg.connect(private_postgres(version=version).dsn(), autocommit=True) as connection:

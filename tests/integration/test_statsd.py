@@ -7,12 +7,12 @@ from collections.abc import Iterator
 
 import pytest
 
-from outbox.configuration import load_settings
-from outbox.errors import SettingsError
-from outbox.failures import failure
-from outbox.settings import RelaySettings
-from outbox.telemetry.metrics import CATALOGUE, Metrics
-from outbox.telemetry.statsd import MAX_PACKET_BYTES, StatsD
+from outrider.errors import SettingsError
+from outrider.failures import failure
+from outrider.settings.loading import load_settings
+from outrider.settings.models import RelaySettings
+from outrider.telemetry.metrics import CATALOGUE, Metrics
+from outrider.telemetry.statsd import MAX_PACKET_BYTES, StatsD
 from tests.fixtures.broker import Broker
 from tests.fixtures.stage import Stage
 from tests.fixtures.waiting import wait_for

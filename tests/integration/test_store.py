@@ -9,8 +9,8 @@ from typing import Any
 import psycopg
 import pytest
 
-from outbox.errors import DatabaseError
-from outbox.store import DEADLOCK, Burial, Store
+from outrider.errors import DatabaseError
+from outrider.storage.store import DEADLOCK, Burial, Store
 from tests.fixtures.database import Database
 from tests.fixtures.rows import ids_in, insert_rows, query
 from tests.fixtures.waiting import wait_for

@@ -18,12 +18,21 @@ import psycopg
 import pytest
 from psycopg import sql
 
-from cdc_relay.frames import Arrival, Keepalive
-from cdc_relay.lsn import Lsn
-from cdc_relay.pgoutput import Commit, Insert, Relation, RowReader, decode, relation_id_of, to_datetime, uuid_text
-from cdc_relay.stream import ReplicationStream
-from outbox.embedded import Postgres
-from outbox.errors import ReplicationError
+from outrider.cdc_relay.lsn import Lsn
+from outrider.cdc_relay.pgoutput import (
+    Commit,
+    Insert,
+    Relation,
+    RowReader,
+    decode,
+    relation_id_of,
+    to_datetime,
+    uuid_text,
+)
+from outrider.cdc_relay.replication_frames import Arrival, Keepalive
+from outrider.cdc_relay.stream import ReplicationStream
+from outrider.embedded import Postgres
+from outrider.errors import ReplicationError
 from tests.fixtures.database import Database, drop_database
 from tests.fixtures.proxy import FaultProxy
 from tests.fixtures.servers import SharedPostgres, address_of

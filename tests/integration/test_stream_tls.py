@@ -13,11 +13,11 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from cdc_relay.frames import Arrival
-from cdc_relay.pgoutput import INSERT, Commit, decode
-from cdc_relay.stream import ReplicationStream
-from outbox.embedded import Postgres
-from outbox.errors import ReplicationError
+from outrider.cdc_relay.pgoutput import INSERT, Commit, decode
+from outrider.cdc_relay.replication_frames import Arrival
+from outrider.cdc_relay.stream import ReplicationStream
+from outrider.embedded import Postgres
+from outrider.errors import ReplicationError
 from tests.fixtures.certificates import make_certificate
 from tests.fixtures.postgres_tls import demand_tls, tls_url
 from tests.fixtures.postgres_versions import postgres_binaries

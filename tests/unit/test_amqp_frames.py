@@ -11,7 +11,7 @@ from amqp import spec
 from amqp.method_framing import frame_writer
 from amqp.serialization import dumps
 
-from outbox.delivery.amqp_channel import Envelope, frames_of
+from outrider.delivery.amqp_channel import Envelope, frames_of
 from tests.fixtures.messages import make_message
 
 FRAME_MAX = 4096

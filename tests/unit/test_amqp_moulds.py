@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outbox.delivery.amqp_moulds import MAX_MISSES, MAX_MOULDS, MAX_TEXT_BYTES, Moulds
-from outbox.delivery.amqp_properties import PropertiesEncoder
-from outbox.delivery.wire import to_wire
-from outbox.errors import UndecodableMessage
-from outbox.message import Message
+from outrider.delivery.amqp_moulds import MAX_MISSES, MAX_MOULDS, MAX_TEXT_BYTES, Moulds
+from outrider.delivery.amqp_properties import PropertiesEncoder
+from outrider.delivery.broker_message import to_broker_message
+from outrider.errors import UndecodableMessage
+from outrider.storage.message import Message
 from tests.fixtures.messages import NOW, make_message
 
 CELERY_HEADERS: dict[str, Any] = {
@@ -59,14 +59,14 @@ class Publisher:
             pass
 
     def encode_by_the_long_way(self, message: Message) -> bytes:
-        wire = to_wire(message, NOW)
+        wire = to_broker_message(message, NOW)
         encoded = PropertiesEncoder().encode(wire)
         self.moulds.learn(message, wire)
         return encoded
 
 
 def long_way(message: Message) -> bytes:
-    return PropertiesEncoder().encode(to_wire(message, NOW))
+    return PropertiesEncoder().encode(to_broker_message(message, NOW))
 
 
 def task(**changes: Any) -> Message:
@@ -191,7 +191,7 @@ def test_a_message_that_can_be_encoded_is_never_refused_for_the_sake_of_its_moul
         moulds = Moulds(PropertiesEncoder())
         message = make_message(headers='{"deep":' + '{"a":' * depth + "1" + "}" * depth + "}")
         try:
-            wire = to_wire(message, NOW)
+            wire = to_broker_message(message, NOW)
             PropertiesEncoder().encode(wire)
         except UndecodableMessage:
             break

@@ -8,16 +8,16 @@ from pathlib import Path
 import click
 import pytest
 
-from outbox.cli import outbox
-from outbox.cli._options import duration, duration_or_instant, row_or_event_id
-from outbox.cli._output import visible
+from outrider.cli import outrider
+from outrider.cli._options import duration, duration_or_instant, row_or_event_id
+from outrider.cli._output import visible
 
 EVENT_ID = "0d9f1c52-6e0c-4c52-9a7e-1d2f3a4b5c6d"
 
 
 @pytest.fixture(autouse=True)
 def _a_database_that_nobody_connects_to(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("OUTBOX_DATABASE_URL", "postgresql://127.0.0.1:1/nowhere")
+    monkeypatch.setenv("OUTRIDER_DATABASE_URL", "postgresql://127.0.0.1:1/nowhere")
 
 
 @pytest.mark.parametrize(
@@ -52,7 +52,7 @@ def _a_database_that_nobody_connects_to(monkeypatch: pytest.MonkeyPatch) -> None
 )
 def test_wrong_input_is_a_usage_error(arguments: list[str], words: str) -> None:
     with pytest.raises(click.UsageError) as error:
-        outbox.main(arguments, standalone_mode=False)
+        outrider.main(arguments, standalone_mode=False)
     assert words in error.value.format_message()
     assert "\n" not in error.value.format_message()
 
@@ -60,7 +60,7 @@ def test_wrong_input_is_a_usage_error(arguments: list[str], words: str) -> None:
 def test_a_file_that_is_not_text_needs_a_content_type(tmp_path: Path) -> None:
     (tmp_path / "body").write_bytes(b"\xff\x00")
     with pytest.raises(click.UsageError, match="say another --content-type"):
-        outbox.main(["publish", "a", "--payload", f"@{tmp_path / 'body'}"], standalone_mode=False)
+        outrider.main(["publish", "a", "--payload", f"@{tmp_path / 'body'}"], standalone_mode=False)
 
 
 def test_durations_and_instants_are_read_with_their_units_and_zones() -> None:

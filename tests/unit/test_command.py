@@ -9,14 +9,14 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from outbox.cli import outbox
-from outbox.command import run, settings_flags
-from outbox.errors import DatabaseError, OutboxError, SettingsError
-from outbox.settings import DatabaseSettings, RelaySettings, setting_name
+from outrider.cli import outrider
+from outrider.errors import DatabaseError, OutboxError, SettingsError
+from outrider.runtime.command import run, settings_flags
+from outrider.settings.models import DatabaseSettings, RelaySettings, setting_name
 
 
 def command_that_raises(error: BaseException) -> click.Command:
-    @click.command("outbox")
+    @click.command("outrider")
     def command() -> Never:
         raise error
 
@@ -27,7 +27,7 @@ def run_with(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], command: click.Command, *arguments: str
 ) -> tuple[object, str]:
     """Exit status and standard error."""
-    monkeypatch.setattr(sys, "argv", ["outbox", *arguments])
+    monkeypatch.setattr(sys, "argv", ["outrider", *arguments])
     with pytest.raises(SystemExit) as exit_:
         run(command)
     return exit_.value.code, capsys.readouterr().err
@@ -46,7 +46,7 @@ def test_what_we_raise_on_purpose_is_one_line_and_an_exit_status(
 ) -> None:
     code, stderr = run_with(monkeypatch, capsys, command_that_raises(error))
     assert code == status
-    assert stderr == f"outbox: error: {error}\n"
+    assert stderr == f"outrider: error: {error}\n"
 
 
 def test_wrong_usage_ends_with_status_2_and_no_traceback(
@@ -67,7 +67,7 @@ def test_ctrl_c_ends_with_status_130(
 
 
 def test_a_bug_shows_its_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "argv", ["outbox"])
+    monkeypatch.setattr(sys, "argv", ["outrider"])
     with pytest.raises(ZeroDivisionError):
         run(command_that_raises(ZeroDivisionError()))
 
@@ -93,7 +93,7 @@ def test_only_the_wanted_settings_become_flags() -> None:
 
 
 def test_help_lists_every_command_with_a_line() -> None:
-    result = CliRunner().invoke(outbox, ["--help"])
+    result = CliRunner().invoke(outrider, ["--help"])
     assert result.exit_code == 0
     for name in ("demo", "setup", "teardown"):
         assert any(line.split()[:1] == [name] and len(line.split()) > 2 for line in result.output.splitlines()), name

@@ -10,9 +10,9 @@ import sentry_sdk
 import structlog
 from opentelemetry import trace
 
-from consumer.context import report, restored
-from outbox.delivery.wire import LOG_CONTEXT_HEADER
-from producer import Context, get_tracking_ids
+from outrider.consumer.context import report, restored
+from outrider.delivery.broker_message import LOG_CONTEXT_HEADER
+from outrider.producer import Context, get_tracking_ids
 from tests.unit.test_consumer_definition import make_delivery
 
 TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"

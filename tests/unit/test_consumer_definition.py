@@ -12,9 +12,9 @@ from uuid import UUID, uuid4
 import pytest
 from pydantic import BaseModel
 
-from consumer import Consumer, Delivery, Reject, consume
-from consumer.arguments import KNOWN
-from consumer.errors import Undecodable
+from outrider.consumer import Consumer, Delivery, Reject, consume
+from outrider.consumer.arguments import KNOWN
+from outrider.consumer.errors import Undecodable
 
 
 class Order(BaseModel):

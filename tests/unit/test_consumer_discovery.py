@@ -1,4 +1,4 @@
-"""What `outbox worker` is given by name."""
+"""What `outrider worker` is given by name."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from consumer.discovery import find_consumers, find_database
-from outbox.errors import SettingsError
+from outrider.consumer.discovery import find_consumers, find_database
+from outrider.errors import SettingsError
 
 
 @pytest.fixture
@@ -20,7 +20,7 @@ def modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_every_consumer_of_the_modules_is_found_once(modules: Path) -> None:
     (modules / "first_found.py").write_text(
-        "from consumer import consume\n"
+        "from outrider.consumer import consume\n"
         "@consume(queue='a')\ndef f(body): ...\n"
         "@consume(queue='b')\nasync def g(body): ...\n"
     )

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from consumer.durations import LONGEST_MILLISECONDS, parse_duration
+from outrider.consumer.durations import LONGEST_MILLISECONDS, parse_duration
 
 
 @pytest.mark.parametrize(

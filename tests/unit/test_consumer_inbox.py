@@ -13,8 +13,8 @@ from sqlalchemy import create_engine
 from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker, create_async_engine
 from sqlalchemy.orm import Session, sessionmaker
 
-from consumer.inbox import Inbox, open_transaction
-from consumer.inbox.transactions import is_async
+from outrider.consumer.inbox import Inbox, open_transaction
+from outrider.consumer.inbox.transactions import is_async
 
 NOWHERE = "host=nowhere.invalid"
 ENGINE = "postgresql+psycopg://nowhere.invalid/none"

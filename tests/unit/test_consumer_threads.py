@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from consumer.errors import NotStarted
-from consumer.threads import Threads
+from outrider.consumer.errors import NotStarted
+from outrider.consumer.threads import Threads
 
 variable: ContextVar[str] = ContextVar("variable", default="unset")
 

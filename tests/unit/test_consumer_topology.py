@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from consumer import Consumer
-from consumer.topology import BindingSpec, ExchangeSpec, plan_topology
+from outrider.consumer import Consumer
+from outrider.consumer.topology import BindingSpec, ExchangeSpec, plan_topology
 
 
 def consumer(*keys: str, queue: str, **options: Any) -> Consumer[..., Any]:

@@ -7,8 +7,8 @@ import signal
 
 import pytest
 
-from outbox.crash_points import VARIABLE, Chosen, chosen_point, crash_point
-from outbox.errors import SettingsError
+from outrider.errors import SettingsError
+from outrider.runtime.crash_points import VARIABLE, Chosen, chosen_point, crash_point
 
 
 @pytest.mark.parametrize("environment", [{}, {VARIABLE: ""}])

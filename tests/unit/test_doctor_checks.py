@@ -7,10 +7,10 @@ from datetime import UTC, datetime
 
 import pytest
 
-from outbox.doctor import broker, clock, publication, roles, server, services, slot, table, wire
-from outbox.doctor.finding import Finding, failed, ok
-from outbox.setup import PublicationShape, SlotState
-from outbox.state import Queues, Worker
+from outrider.operations.doctor import broker, clock, publication, replication, roles, server, services, slot, table
+from outrider.operations.doctor.finding import Finding, failed, ok
+from outrider.operations.setup import PublicationShape, SlotState
+from outrider.operations.state import Queues, Worker
 
 SERVER = server.Server(
     server_version=170002,
@@ -61,14 +61,28 @@ def test_a_line_has_the_finding_and_the_remedy_where_there_is_one() -> None:
         (clock.check_clock(0.4), "ok", "0.400 s"),
         (clock.check_clock(3.0), "warning", "3.0 s ahead of"),
         (clock.check_clock(-3.0), "warning", "3.0 s behind"),
-        (wire.check_wire(wire.Wire(error="x", swallowed=True), database="shop", system="7"), "failed", "a pooler made"),
         (
-            wire.check_wire(wire.Wire(system="8", database="shop"), database="shop", system="7"),
+            replication.check_connection(
+                replication.ReplicationProbe(error="x", swallowed=True), database="shop", system="7"
+            ),
+            "failed",
+            "a pooler made",
+        ),
+        (
+            replication.check_connection(
+                replication.ReplicationProbe(system="8", database="shop"), database="shop", system="7"
+            ),
             "failed",
             "different servers",
         ),
-        (wire.check_wire(wire.Wire(system="8", database="shop"), database="shop", system=None), "ok", "opened"),
-        (wire.check_role("shop", None), "warning", "there is no role shop"),
+        (
+            replication.check_connection(
+                replication.ReplicationProbe(system="8", database="shop"), database="shop", system=None
+            ),
+            "ok",
+            "opened",
+        ),
+        (replication.check_role("shop", None), "warning", "there is no role shop"),
         (
             slot.check_slot(replace(SLOT, wal_status="unreserved"), "outbox", "shop"),
             "warning",
@@ -120,7 +134,7 @@ def test_a_slot_that_is_read_from_knows_its_publication_whatever_the_ages_say() 
 
 def test_a_publication_that_set_up_does_not_touch_must_go_first() -> None:
     shape = PublicationShape(False, True, True, False, False, ["public.outbox"], False)
-    assert publication.check_publication(shape, "public", "outbox").remedy == "run `outbox setup`"
+    assert publication.check_publication(shape, "public", "outbox").remedy == "run `outrider setup`"
     others = shape._replace(tables=["public.orders", "public.outbox"])
     assert "drop it or choose another" in publication.check_publication(others, "public", "outbox").remedy
 

@@ -11,8 +11,8 @@ import kombu.exceptions
 import pytest
 import redis.exceptions
 
-from outbox.errors import BrokerOutage, UndecodableMessage
-from outbox.failures import (
+from outrider.errors import BrokerOutage, UndecodableMessage
+from outrider.failures import (
     _BY_AMQP_CODE,
     _BY_CLASS,
     _BY_ERRNO,

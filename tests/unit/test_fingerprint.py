@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outbox.fingerprint import LENGTH, fingerprint, pattern
+from outrider.storage.fingerprint import LENGTH, fingerprint, pattern
 
 
 @pytest.mark.parametrize(

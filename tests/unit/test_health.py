@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from outbox.errors import SettingsError
-from outbox.telemetry.health import Health
+from outrider.errors import SettingsError
+from outrider.telemetry.health import Health
 
 
 class Clock:

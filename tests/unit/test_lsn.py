@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cdc_relay.lsn import Lsn
+from outrider.cdc_relay.lsn import Lsn
 
 POSITIONS = st.integers(0, 2**64 - 1)
 

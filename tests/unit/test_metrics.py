@@ -9,9 +9,9 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client import Histogram as ReferenceHistogram
 from prometheus_client.parser import text_string_to_metric_families
 
-from outbox.failures import POLICIES, failure
-from outbox.message import Message
-from outbox.telemetry.metrics import (
+from outrider.failures import POLICIES, failure
+from outrider.storage.message import Message
+from outrider.telemetry.metrics import (
     AGE_BUCKETS,
     CATALOGUE,
     DEAD_LETTER_REASONS,

@@ -22,7 +22,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cdc_relay.pgoutput import (
+from outrider.cdc_relay.pgoutput import (
     INSERT,
     Begin,
     Column,
@@ -36,7 +36,7 @@ from cdc_relay.pgoutput import (
     to_datetime,
     uuid_text,
 )
-from outbox.errors import ProtocolError
+from outrider.errors import ProtocolError
 from tests.fixtures.postgres_versions import SUPPORTED
 
 CAPTURES = sorted((Path(__file__).parent / "fixtures_pgoutput").glob("*.txt"))

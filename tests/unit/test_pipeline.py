@@ -2,14 +2,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from cdc_relay.lsn import Lsn
-from cdc_relay.pipeline import Delivered, Failed, HandOver, Pipeline, Settlement
-from cdc_relay.window import Window
-from outbox.delivery.outcome import Outcome
-from outbox.failures import Failure, FailureKind
-from outbox.message import Message
-from outbox.retry_policy import RetryPolicy
-from outbox.store import Burial, Refusal
+from outrider.cdc_relay.lsn import Lsn
+from outrider.cdc_relay.pipeline import Delivered, Failed, HandOver, Pipeline, Settlement
+from outrider.cdc_relay.window import Window
+from outrider.delivery.outcome import Outcome
+from outrider.delivery.retry_policy import RetryPolicy
+from outrider.failures import Failure, FailureKind
+from outrider.storage.message import Message
+from outrider.storage.store import Burial, Refusal
 from tests.fixtures.messages import NOW, make_message
 
 SECOND = 1_000_000

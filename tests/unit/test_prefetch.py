@@ -5,8 +5,8 @@ from __future__ import annotations
 import threading
 from typing import Any
 
-from outbox.telemetry.metrics import Metrics
-from retry_scheduler.prefetch import Prefetch
+from outrider.retry_scheduler.prefetch import Prefetch
+from outrider.telemetry.metrics import Metrics
 
 
 class Claimer:

@@ -10,7 +10,7 @@ from celery.utils.saferepr import saferepr
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from producer.celery.description import describe
+from outrider.producer.celery.description import describe
 
 scalars = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=30)
 flat = st.lists(scalars, max_size=6) | st.lists(scalars, max_size=6).map(tuple) | st.dictionaries(st.text(), scalars)

@@ -13,10 +13,10 @@ import pytest
 from celery import Celery, Task, signals
 from kombu import Queue
 
-from producer import Context, tracking
-from producer.celery import OutboxCelery, TaskOutbox, arm
-from producer.celery.mould import MAX_MOULDS, Moulds
-from producer.pytest_plugin import Captured, RecordedOutbox
+from outrider.producer import Context, tracking
+from outrider.producer.celery import OutboxCelery, TaskOutbox, arm
+from outrider.producer.celery.mould import MAX_MOULDS, Moulds
+from outrider.producer.pytest_plugin import Captured, RecordedOutbox
 
 
 @pytest.fixture

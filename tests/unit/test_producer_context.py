@@ -12,7 +12,7 @@ from opentelemetry import baggage
 from opentelemetry import context as otel_context
 from opentelemetry.sdk.trace import TracerProvider
 
-from producer import Context, Event, get_tracking_ids, tracking
+from outrider.producer import Context, Event, get_tracking_ids, tracking
 
 ONLY_TRACKING = Context(sentry=False, opentelemetry=False)
 ONLY_SENTRY = Context(opentelemetry=False, tracking=False)

@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel
 
-from producer.encoding import encode_payload
+from outrider.producer.encoding import encode_payload
 
 
 class Colour(Enum):

@@ -12,8 +12,8 @@ from uuid import RFC_4122, UUID
 
 import pytest
 
-from producer import Event
-from producer.event import is_delayed, parse_event_ids, split_aggregate, to_columns
+from outrider.producer import Event
+from outrider.producer.event import is_delayed, parse_event_ids, split_aggregate, to_columns
 
 
 def row(**fields: Any) -> dict[str, Any]:

@@ -22,10 +22,10 @@ def modules_after(code: str) -> set[str]:
 
 
 def test_importing_the_producer_imports_no_framework_no_driver_and_no_broker_library() -> None:
-    assert modules_after("import producer; producer.Outbox()") & HEAVY == set()
+    assert modules_after("import outrider; outrider.Outbox()") & HEAVY == set()
 
 
 @pytest.mark.parametrize("library", ["psycopg"])
 def test_a_handle_brings_in_its_own_library_only(library: str) -> None:
-    code = f"import {library}, producer.handles as h; h.adapter_for({library}.Connection.__new__({library}.Connection))"
+    code = f"import {library}, outrider.producer.handles as h; h.adapter_for({library}.Connection.__new__({library}.Connection))"
     assert modules_after(code) & HEAVY == {library}

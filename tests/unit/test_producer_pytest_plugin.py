@@ -10,9 +10,9 @@ import psycopg
 import pytest
 from celery import group
 
-from producer import Event, Outbox
-from producer.celery import OutboxCelery, TaskOutbox
-from producer.pytest_plugin import (  # noqa: F401
+from outrider.producer import Event, Outbox
+from outrider.producer.celery import OutboxCelery, TaskOutbox
+from outrider.producer.pytest_plugin import (  # noqa: F401
     RecordedOutbox,
     assert_event_published,
     assert_task_sent,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from producer import Outbox
-from producer.statement import Statement
+from outrider.producer import Outbox
+from outrider.producer.statement import Statement
 
 
 def test_a_named_query_becomes_numbered_parameters() -> None:

@@ -17,8 +17,8 @@ import sqlalchemy
 from sqlalchemy import orm
 from sqlalchemy.ext import asyncio as sqlalchemy_asyncio
 
-from producer import BatchReceipt, EventStreams, Outbox, Receipt, StoredEvent
-from producer.handles import _adapter_for_class
+from outrider.producer import BatchReceipt, EventStreams, Outbox, Receipt, StoredEvent
+from outrider.producer.handles import _adapter_for_class
 
 if TYPE_CHECKING:
     import psycopg2

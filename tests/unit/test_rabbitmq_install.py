@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from outbox.embedded import rabbitmq
+from outrider.embedded import rabbitmq
 
 
 def test_without_root_there_is_one_clear_line(

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from outbox.retry_policy import RetryPolicy
-from outbox.settings import RetryRule, SchedulerSettings
+from outrider.delivery.retry_policy import RetryPolicy
+from outrider.settings.models import RetryRule, SchedulerSettings
 
 
 def default_policy(jitter: float = 0.0) -> RetryPolicy:

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from outbox.configuration import load_settings
-from outbox.delivery import TlsOptions
-from outbox.errors import SettingsError
-from outbox.settings import DatabaseSettings, RelaySettings, SchedulerSettings
+from outrider.errors import SettingsError
+from outrider.settings.loading import load_settings
+from outrider.settings.models import DatabaseSettings, RelaySettings, SchedulerSettings
+from outrider.settings.tls import TlsOptions
 
 URL = "postgresql://shop:s3cret@db/shop"
 BROKER = "amqp://guest:s3cret@broker//"
@@ -18,7 +18,7 @@ BROKER = "amqp://guest:s3cret@broker//"
 
 @pytest.fixture(autouse=True)
 def _only_these_variables(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in [name for name in os.environ if name.startswith("OUTBOX_")]:
+    for name in [name for name in os.environ if name.startswith("OUTRIDER_")]:
         monkeypatch.delenv(name)
 
 
@@ -36,10 +36,10 @@ def mistakes(model: type[DatabaseSettings], flags: dict[str, object] | None = No
 def test_the_file_overrides_the_environment_and_flags_override_both(
     monkeypatch: pytest.MonkeyPatch, config: Path
 ) -> None:
-    monkeypatch.setenv("OUTBOX_DATABASE_URL", URL)
-    monkeypatch.setenv("OUTBOX_SLOT", "from_environment")
-    monkeypatch.setenv("OUTBOX_PUBLICATION", "from environment")
-    monkeypatch.setenv("OUTBOX_SCHEMA", "from environment")
+    monkeypatch.setenv("OUTRIDER_DATABASE_URL", URL)
+    monkeypatch.setenv("OUTRIDER_SLOT", "from_environment")
+    monkeypatch.setenv("OUTRIDER_PUBLICATION", "from environment")
+    monkeypatch.setenv("OUTRIDER_SCHEMA", "from environment")
     config.write_text('slot = "from_file"\nschema = "from file"\n')
     settings = load_settings(DatabaseSettings, {"slot": "from_flag", "schema": None}, config_file=str(config))
     assert settings.database_dsn == URL
@@ -50,12 +50,12 @@ def test_the_file_overrides_the_environment_and_flags_override_both(
 
 def test_the_file_can_be_named_in_the_environment(monkeypatch: pytest.MonkeyPatch, config: Path) -> None:
     config.write_text(f'database_url = "{URL}"\n')
-    monkeypatch.setenv("OUTBOX_CONFIG", str(config))
+    monkeypatch.setenv("OUTRIDER_CONFIG", str(config))
     assert load_settings(DatabaseSettings, {}).database_dsn == URL
 
 
 def test_the_schema_is_called_schema_everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("OUTBOX_SCHEMA", 'we"ird %s')
+    monkeypatch.setenv("OUTRIDER_SCHEMA", 'we"ird %s')
     assert load_settings(DatabaseSettings, {"database_url": URL}).schema_name == 'we"ird %s'
     assert load_settings(DatabaseSettings, {"database_url": URL, "schema": "shop"}).schema_name == "shop"
     assert mistakes(DatabaseSettings, {"database_url": URL, "schema": "x" * 64}).startswith("schema: ")
@@ -64,38 +64,38 @@ def test_the_schema_is_called_schema_everywhere(monkeypatch: pytest.MonkeyPatch)
 def test_every_mistake_is_reported_at_once_by_the_name_of_its_setting(
     monkeypatch: pytest.MonkeyPatch, config: Path
 ) -> None:
-    monkeypatch.setenv("OUTBOX_SLOT", "Not A Slot")
-    monkeypatch.setenv("OUTBOX_SLOTT", "outbox")
+    monkeypatch.setenv("OUTRIDER_SLOT", "Not A Slot")
+    monkeypatch.setenv("OUTRIDER_SLOTT", "outbox")
     config.write_text('window_mesages = 5\nhold_seconds = -1\nlog_level = "loud"\n')
     text = mistakes(RelaySettings, {"max_attempts": "many"}, config)
     for name in ("database_url", "broker_url", "slot", "hold_seconds", "log_level", "max_attempts"):
         assert f"{name}: " in text, name
-    assert "OUTBOX_SLOTT: unknown setting (did you mean slot?)" in text
+    assert "OUTRIDER_SLOTT: unknown setting (did you mean slot?)" in text
     assert f"window_mesages in {config}: unknown setting (did you mean window_messages?)" in text
     assert "\n" not in text
 
 
 def test_a_missing_setting_says_how_it_can_be_given() -> None:
     assert mistakes(DatabaseSettings) == (
-        "database_url: must be set (OUTBOX_DATABASE_URL, --database-url or the settings file)"
+        "database_url: must be set (OUTRIDER_DATABASE_URL, --database-url or the settings file)"
     )
 
 
 def test_a_service_does_not_mind_the_settings_of_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("OUTBOX_HOLD_SECONDS", "1")
-    monkeypatch.setenv("OUTBOX_POLL_SECONDS", "2")
+    monkeypatch.setenv("OUTRIDER_HOLD_SECONDS", "1")
+    monkeypatch.setenv("OUTRIDER_POLL_SECONDS", "2")
     flags = {"database_url": URL, "broker_url": BROKER}
     assert load_settings(RelaySettings, flags).hold_seconds == 1
     assert load_settings(SchedulerSettings, flags).poll_seconds == 2
 
 
 def test_variables_of_tests_are_not_taken_for_settings(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("OUTBOX_TEST_POSTGRES_URL", "x")
+    monkeypatch.setenv("OUTRIDER_TEST_POSTGRES_URL", "x")
     load_settings(DatabaseSettings, {"database_url": URL})
 
 
 def test_an_empty_variable_counts_as_not_set(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("OUTBOX_SLOT", "")
+    monkeypatch.setenv("OUTRIDER_SLOT", "")
     assert load_settings(DatabaseSettings, {"database_url": URL}).slot == "outbox"
 
 

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from outbox.errors import SetupError
-from outbox.setup import Facts, PublicationShape, SlotState, Target, as_script, plan_setup, plan_teardown
-from outbox.sqlfiles import Migration
+from outrider.errors import SetupError
+from outrider.operations.setup import Facts, PublicationShape, SlotState, Target, as_script, plan_setup, plan_teardown
+from outrider.storage.sql_files import Migration
 
 TARGET = Target(schema="public", publication="outbox", slot="outbox")
 MIGRATIONS = [Migration(1, "initial", "migrations/0001_initial.sql")]

@@ -12,11 +12,11 @@ import time
 
 import pytest
 
-from outbox.shutdown import Shutdown
+from outrider.runtime.shutdown import Shutdown
 
 PROGRAM = """
 import sys, time
-from outbox.shutdown import Shutdown
+from outrider.runtime.shutdown import Shutdown
 with Shutdown() as shutdown:
     print("ready", flush=True)
     shutdown.wait(60)

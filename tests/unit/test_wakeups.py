@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from cdc_relay import wakeups
-from cdc_relay.wakeups import Ready, Wakeups
-from outbox.mailbox import Mailbox
-from outbox.shutdown import Shutdown
+from outrider.cdc_relay import wakeups
+from outrider.cdc_relay.wakeups import Ready, Wakeups
+from outrider.runtime.shutdown import Shutdown
+from outrider.runtime.wakeable_queue import WakeableQueue
 
 NOTHING = Ready(stream=False, broker=False)
 
@@ -39,7 +39,7 @@ class Wire:
 
 class Scene:
     def __init__(self) -> None:
-        self.stream, self.broker, self.events, self.shutdown = Wire(), Wire(), Mailbox[Any](), Shutdown()
+        self.stream, self.broker, self.events, self.shutdown = Wire(), Wire(), WakeableQueue[Any](), Shutdown()
         stream: Any = self.stream
         courier: Any = self.broker
         self.wakeups = Wakeups(stream, courier, self.events, self.shutdown)

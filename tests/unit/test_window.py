@@ -5,8 +5,8 @@ from random import Random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cdc_relay.lsn import Lsn
-from cdc_relay.window import Window
+from outrider.cdc_relay.lsn import Lsn
+from outrider.cdc_relay.window import Window
 from tests.fixtures.messages import make_message
 
 

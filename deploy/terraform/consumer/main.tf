@@ -1,4 +1,4 @@
-# The queues and exchanges of consumers, for workers that may configure nothing (`outbox worker --no-declare`), and the
+# The queues and exchanges of consumers, for workers that may configure nothing (`outrider worker --no-declare`), and the
 # permissions of their user. The same as a worker would declare: see consumer/topology.py and docs/consumer.md.
 
 locals {

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 from django.contrib import admin
 
-from producer.django.admin.dead_letters import DeadLetterAdmin
-from producer.django.admin.history import ArchivedMessageAdmin, StoredEventAdmin
-from producer.django.admin.messages import OutboxMessageAdmin
-from producer.django.models import ArchivedMessage, DeadLetter, OutboxMessage, StoredEvent
+from outrider.producer.django.admin.dead_letters import DeadLetterAdmin
+from outrider.producer.django.admin.history import ArchivedMessageAdmin, StoredEventAdmin
+from outrider.producer.django.admin.messages import OutboxMessageAdmin
+from outrider.producer.django.models import ArchivedMessage, DeadLetter, OutboxMessage, StoredEvent
 
 admin.site.register(OutboxMessage, OutboxMessageAdmin)
 admin.site.register(DeadLetter, DeadLetterAdmin)

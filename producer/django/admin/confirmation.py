@@ -12,7 +12,7 @@ from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
 from django.contrib.admin.utils import model_ngettext
 from django.template.response import TemplateResponse
 
-from producer.django.admin.read_only import MOST
+from outrider.producer.django.admin.read_only import MOST
 
 SHOWN = 20
 
@@ -33,7 +33,7 @@ def ask(model_admin: Any, request: Any, queryset: Any, *, action: str, consequen
         "checkbox": ACTION_CHECKBOX_NAME,
         "up_to": ids[0] if ids else 0,
     }
-    return TemplateResponse(request, "admin/outbox/confirm.html", context)
+    return TemplateResponse(request, "admin/outrider/confirm.html", context)
 
 
 def confirmed(request: Any, queryset: Any) -> list[int] | None:

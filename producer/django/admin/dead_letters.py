@@ -10,12 +10,12 @@ from django.core.exceptions import PermissionDenied
 from django.template.response import TemplateResponse
 from django.urls import path
 
-from outbox import dead_letters
-from outbox.dead_letters import Selection
-from producer.django.admin.confirmation import ask, confirmed
-from producer.django.admin.filters import AgeFilter, FailureFilter, ReasonFilter, TypeFilter
-from producer.django.admin.read_only import MOST, ReadOnlyAdmin
-from producer.django.store import DjangoStore
+from outrider.operations import dead_letters
+from outrider.operations.dead_letters import DeadLetterSelection
+from outrider.producer.django.admin.confirmation import ask, confirmed
+from outrider.producer.django.admin.filters import AgeFilter, FailureFilter, ReasonFilter, TypeFilter
+from outrider.producer.django.admin.read_only import MOST, ReadOnlyAdmin
+from outrider.producer.django.store import DjangoStore
 
 MOST_GROUPS = 100
 
@@ -29,24 +29,24 @@ class DeadLetterAdmin(ReadOnlyAdmin):
         "expires_at", "died_at", "reason", "attempts", "last_failed_at", "last_error", "seen_payload",
     )  # fmt: skip
     actions = ("replay", "discard")
-    change_list_template = "admin/outbox/dead_letters.html"
+    change_list_template = "admin/outrider/dead_letters.html"
 
     def get_urls(self) -> list[Any]:
         view = self.admin_site.admin_view(self.failures_view)
-        return [path("failures/", view, name="outbox_deadletter_failures"), *super().get_urls()]
+        return [path("failures/", view, name="outrider_deadletter_failures"), *super().get_urls()]
 
     def has_replay_permission(self, request: Any) -> bool:
-        return bool(request.user.has_perm("outbox.replay_deadletter"))
+        return bool(request.user.has_perm("outrider.replay_deadletter"))
 
     def has_discard_permission(self, request: Any) -> bool:
-        return bool(request.user.has_perm("outbox.discard_deadletter"))
+        return bool(request.user.has_perm("outrider.discard_deadletter"))
 
     @admin.action(description="Replay selected dead letters", permissions=["replay"])
     def replay(self, request: Any, queryset: Any) -> Any:
         ids = confirmed(request, queryset)
         if ids is None:
             return ask(self, request, queryset, action="replay", consequence="They go back into the outbox.")
-        done = dead_letters.replay(DjangoStore(), Selection(ids=ids))
+        done = dead_letters.replay(DjangoStore(), DeadLetterSelection(ids=ids))
         self._tell(request, f"Dead letters replayed: {done.replayed}.")
         if done.kept:
             why = "a message with the same dedup_key is pending"
@@ -58,7 +58,9 @@ class DeadLetterAdmin(ReadOnlyAdmin):
         ids = confirmed(request, queryset)
         if ids is None:
             return ask(self, request, queryset, action="discard", consequence="They are deleted for good.")
-        self._tell(request, f"Dead letters discarded: {dead_letters.discard(DjangoStore(), Selection(ids=ids))}.")
+        self._tell(
+            request, f"Dead letters discarded: {dead_letters.discard(DjangoStore(), DeadLetterSelection(ids=ids))}."
+        )
         return None
 
     def failures_view(self, request: Any) -> TemplateResponse:
@@ -66,7 +68,7 @@ class DeadLetterAdmin(ReadOnlyAdmin):
         if not self.has_view_permission(request):
             raise PermissionDenied
         newest = self.get_queryset(request).order_by("-died_at").values_list("pk", flat=True)[:MOST]
-        groups = dead_letters.groups(DjangoStore(), Selection(ids=list(newest)))
+        groups = dead_letters.groups(DjangoStore(), DeadLetterSelection(ids=list(newest)))
         context = {
             **self.admin_site.each_context(request),
             "title": "Failures",
@@ -74,7 +76,7 @@ class DeadLetterAdmin(ReadOnlyAdmin):
             "groups": groups[:MOST_GROUPS],
             "left_out": len(groups) - MOST_GROUPS,
         }
-        return TemplateResponse(request, "admin/outbox/failures.html", context)
+        return TemplateResponse(request, "admin/outrider/failures.html", context)
 
     def _tell(self, request: Any, text: str) -> None:
         self.message_user(request, text, messages.SUCCESS)

@@ -9,9 +9,9 @@ from django.contrib import admin
 from django.db.models import Q
 from django.db.models.functions import Now
 
-from outbox.dead_letters import REASONS, Selection, chosen
-from producer.django.admin.read_only import MOST
-from producer.django.store import DjangoStore
+from outrider.operations.dead_letters import REASONS, DeadLetterSelection, chosen
+from outrider.producer.django.admin.read_only import MOST
+from outrider.producer.django.store import DjangoStore
 
 DAY = 24 * 60 * 60
 AGES = {"hour": 60 * 60, "day": DAY, "week": 7 * DAY, "month": 30 * DAY}
@@ -98,5 +98,5 @@ class FailureFilter(admin.SimpleListFilter):
         if not self.value():
             return queryset
         newest = queryset.order_by("-died_at").values_list("pk", flat=True)[:MOST]
-        alike = chosen(DjangoStore(), Selection(ids=list(newest), fingerprint=self.value()))
+        alike = chosen(DjangoStore(), DeadLetterSelection(ids=list(newest), fingerprint=self.value()))
         return queryset.filter(pk__in=[pk for batch in alike for pk in batch])

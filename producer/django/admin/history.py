@@ -7,8 +7,8 @@ from typing import Any
 from django.contrib.admin.utils import quote as quote_pk
 from django.urls import reverse
 
-from producer.django.admin.filters import TypeFilter
-from producer.django.admin.read_only import Listing, ReadOnlyAdmin
+from outrider.producer.django.admin.filters import TypeFilter
+from outrider.producer.django.admin.read_only import Listing, ReadOnlyAdmin
 
 
 class ArchivedMessageAdmin(ReadOnlyAdmin):

@@ -6,10 +6,10 @@ from typing import Any
 
 from django.contrib import admin, messages
 
-from outbox.pending import Selection, retry_now
-from producer.django.admin.filters import AttemptsFilter, OwnerFilter, TypeFilter
-from producer.django.admin.read_only import MOST, ReadOnlyAdmin
-from producer.django.store import DjangoStore
+from outrider.operations.pending import PendingSelection, retry_now
+from outrider.producer.django.admin.filters import AttemptsFilter, OwnerFilter, TypeFilter
+from outrider.producer.django.admin.read_only import MOST, ReadOnlyAdmin
+from outrider.producer.django.store import DjangoStore
 
 MOST_TYPES = 10
 
@@ -24,18 +24,18 @@ class OutboxMessageAdmin(ReadOnlyAdmin):
         "seen_payload",
     )  # fmt: skip
     actions = ("retry",)
-    change_list_template = "admin/outbox/messages.html"
+    change_list_template = "admin/outrider/messages.html"
 
     def changelist_view(self, request: Any, extra_context: Any = None) -> Any:
         return super().changelist_view(request, {**summary(), **(extra_context or {})})
 
     def has_retry_permission(self, request: Any) -> bool:
-        return bool(request.user.has_perm("outbox.retry_outboxmessage"))
+        return bool(request.user.has_perm("outrider.retry_outboxmessage"))
 
     @admin.action(description="Retry now, with attempts reset", permissions=["retry"])
     def retry(self, request: Any, queryset: Any) -> None:
         ids = list(queryset.values_list("pk", flat=True)[:MOST])
-        retried = retry_now(DjangoStore(), Selection(ids=ids), reset_attempts=True)
+        retried = retry_now(DjangoStore(), PendingSelection(ids=ids), reset_attempts=True)
         self.message_user(request, f"Messages that are due now: {retried.due}.", messages.SUCCESS)
         left = {
             "held by a scheduler": retried.claimed,

@@ -13,7 +13,7 @@ from django.core.paginator import Paginator
 from django.db.models import Q
 from django.utils.functional import cached_property
 
-from producer.django.conf import get_settings
+from outrider.producer.django.conf import get_settings
 
 MOST = 10_000
 """Lists, counts and actions end there."""

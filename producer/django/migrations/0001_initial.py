@@ -5,9 +5,9 @@ from typing import ClassVar
 from django.db import migrations, models
 from django.db.migrations.operations.base import Operation
 
-import producer.django.fields
-from producer.django.conf import table_name
-from producer.django.operations import RunOutboxMigration
+import outrider.producer.django.fields
+from outrider.producer.django.conf import table_name
+from outrider.producer.django.operations import RunOutboxMigration
 
 
 class Migration(migrations.Migration):
@@ -32,10 +32,10 @@ class Migration(migrations.Migration):
                 ("payload", models.BinaryField()),
                 ("content_type", models.TextField()),
                 ("content_encoding", models.TextField()),
-                ("headers", producer.django.fields.JsonText()),
-                ("properties", producer.django.fields.JsonText()),
-                ("declarations", producer.django.fields.JsonText(null=True)),
-                ("context", producer.django.fields.JsonText(null=True)),
+                ("headers", outrider.producer.django.fields.JsonText()),
+                ("properties", outrider.producer.django.fields.JsonText()),
+                ("declarations", outrider.producer.django.fields.JsonText(null=True)),
+                ("context", outrider.producer.django.fields.JsonText(null=True)),
                 ("created_at", models.DateTimeField()),
                 ("attempts", models.IntegerField()),
                 ("delivered_at", models.DateTimeField()),
@@ -61,10 +61,10 @@ class Migration(migrations.Migration):
                 ("payload", models.BinaryField()),
                 ("content_type", models.TextField()),
                 ("content_encoding", models.TextField()),
-                ("headers", producer.django.fields.JsonText()),
-                ("properties", producer.django.fields.JsonText()),
-                ("declarations", producer.django.fields.JsonText(null=True)),
-                ("context", producer.django.fields.JsonText(null=True)),
+                ("headers", outrider.producer.django.fields.JsonText()),
+                ("properties", outrider.producer.django.fields.JsonText()),
+                ("declarations", outrider.producer.django.fields.JsonText(null=True)),
+                ("context", outrider.producer.django.fields.JsonText(null=True)),
                 ("created_at", models.DateTimeField()),
                 ("attempts", models.IntegerField()),
                 ("dedup_key", models.TextField(null=True)),
@@ -99,15 +99,15 @@ class Migration(migrations.Migration):
                 ("payload", models.BinaryField()),
                 ("content_type", models.TextField()),
                 ("content_encoding", models.TextField()),
-                ("headers", producer.django.fields.JsonText()),
-                ("properties", producer.django.fields.JsonText()),
-                ("declarations", producer.django.fields.JsonText(null=True)),
-                ("context", producer.django.fields.JsonText(null=True)),
+                ("headers", outrider.producer.django.fields.JsonText()),
+                ("properties", outrider.producer.django.fields.JsonText()),
+                ("declarations", outrider.producer.django.fields.JsonText(null=True)),
+                ("context", outrider.producer.django.fields.JsonText(null=True)),
                 ("created_at", models.DateTimeField()),
                 ("attempts", models.IntegerField()),
                 ("dedup_key", models.TextField(null=True)),
                 ("expires_at", models.DateTimeField(null=True)),
-                ("next_attempt_at", producer.django.fields.Instant(null=True)),
+                ("next_attempt_at", outrider.producer.django.fields.Instant(null=True)),
                 ("owner", models.TextField()),
                 ("claimed_by", models.TextField(null=True)),
                 ("last_error", models.TextField(null=True)),
@@ -130,7 +130,7 @@ class Migration(migrations.Migration):
                 ("payload", models.BinaryField()),
                 ("content_type", models.TextField()),
                 ("content_encoding", models.TextField()),
-                ("headers", producer.django.fields.JsonText()),
+                ("headers", outrider.producer.django.fields.JsonText()),
                 ("created_at", models.DateTimeField()),
             ],
             options={

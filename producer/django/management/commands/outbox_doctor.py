@@ -1,10 +1,10 @@
-"""`manage.py outbox_doctor`: `outbox doctor` with Django's settings."""
+"""`manage.py outbox_doctor`: `outrider doctor` with Django's settings."""
 
 from __future__ import annotations
 
-from producer.django.plain_command import PlainCommand
+from outrider.producer.django.click_command import PlainCommand
 
 
 class Command(PlainCommand):
     help = "Examine the outbox: database, replication, tables, roles, services, broker; a line for each check."
-    plain = "outbox doctor"
+    plain = "outrider doctor"

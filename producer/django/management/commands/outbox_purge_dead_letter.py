@@ -6,13 +6,13 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandParser
 
-from outbox.dead_letters import count, discard
-from producer.django.selecting import add_common_arguments, command_errors, duration, selection
-from producer.django.store import DjangoStore
+from outrider.operations.dead_letters import count, discard
+from outrider.producer.django.command_options import add_common_arguments, command_errors, duration, selection
+from outrider.producer.django.store import DjangoStore
 
 
 class Command(BaseCommand):
-    help = "Delete old dead letters for good. Does not ask: for cron. See also producer.django.tasks."
+    help = "Delete old dead letters for good. Does not ask: for cron. See also outrider.producer.django.tasks."
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument(

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from outbox.errors import SettingsError
-from producer.django.conf import get_settings
-from producer.django.service_command import ServiceCommand
+from outrider.errors import SettingsError
+from outrider.producer.django.conf import get_settings
+from outrider.producer.django.service_command import ServiceCommand
 
 
 class Command(ServiceCommand):
@@ -19,5 +19,5 @@ class Command(ServiceCommand):
     def run(self, database: str | None, callback: Any) -> None:
         settings = get_settings()
         if settings.slot is None or settings.publication is None:
-            raise SettingsError("OUTBOX says that there is no relay: its SLOT or PUBLICATION is None")
+            raise SettingsError("OUTRIDER says that there is no relay: its SLOT or PUBLICATION is None")
         super().run(database, callback)

@@ -6,9 +6,9 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
-from outbox.dead_letters import REASONS, count, replay
-from producer.django.selecting import add_common_arguments, command_errors, ident, selection
-from producer.django.store import DjangoStore
+from outrider.operations.dead_letters import REASONS, count, replay
+from outrider.producer.django.command_options import add_common_arguments, command_errors, ident, selection
+from outrider.producer.django.store import DjangoStore
 
 
 class Command(BaseCommand):

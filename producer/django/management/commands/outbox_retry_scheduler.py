@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from producer.django.service_command import ServiceCommand
+from outrider.producer.django.service_command import ServiceCommand
 
 
 class Command(ServiceCommand):

@@ -7,8 +7,8 @@ from typing import Any
 
 from django.core.management.base import BaseCommand
 
-from outbox.shutdown import Shutdown
-from producer.django.watch import watch
+from outrider.producer.django.signal_watcher import watch
+from outrider.runtime.shutdown import Shutdown
 
 
 class Command(BaseCommand):
@@ -19,7 +19,7 @@ class Command(BaseCommand):
     )
 
     def add_arguments(self, parser: ArgumentParser) -> None:
-        parser.add_argument("--database", metavar="ALIAS", help="default: OUTBOX['DATABASE']")
+        parser.add_argument("--database", metavar="ALIAS", help="default: OUTRIDER['DATABASE']")
         parser.add_argument("--interval", type=float, default=1, help="seconds between two looks (default: 1)")
         parser.add_argument("--lag", type=float, default=2, help="how late rows are told, in seconds (default: 2)")
 

@@ -1,4 +1,4 @@
-"""`manage.py outbox_stats`: how the outbox is doing, at a bounded cost. `outbox status` shows the services too."""
+"""`manage.py outbox_stats`: how the outbox is doing, at a bounded cost. `outrider status` shows the services too."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandParser
 
-from producer.django.selecting import command_errors
-from producer.django.store import DjangoStore
+from outrider.producer.django.command_options import command_errors
+from outrider.producer.django.store import DjangoStore
 
 MOST = 10_000
 """Counts look at no more rows; one that reaches it means "at least", or is an estimate."""
@@ -21,7 +21,7 @@ class Command(BaseCommand):
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument("--json", action="store_true", help="JSON for machines")
-        parser.add_argument("--database", metavar="ALIAS", help="default: OUTBOX['DATABASE']")
+        parser.add_argument("--database", metavar="ALIAS", help="default: OUTRIDER['DATABASE']")
 
     def handle(self, *args: Any, database: str | None, **options: Any) -> None:  # noqa: ARG002
         store = DjangoStore(database)

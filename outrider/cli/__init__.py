@@ -1,0 +1,47 @@
+"""
+The `outrider` command. Every module of this package is one subcommand of its own name and offers it as `command`.
+
+Modules are imported when their command is asked for, so that `outrider setup` does not wait for what only the demo needs.
+"""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+
+import click
+
+from outrider.runtime.command import run, version_option
+
+
+class ModuleCommands(click.Group):
+    """A group whose commands are the modules of this package."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
+        return sorted(module.name for module in pkgutil.iter_modules(__path__) if not module.name.startswith("_"))
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in self.list_commands(ctx):
+            return None
+        command = importlib.import_module(f"{__name__}.{cmd_name}").command
+        assert isinstance(command, click.Command)
+        return command
+
+
+@click.group(
+    name="outrider",
+    cls=ModuleCommands,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120},
+)
+@version_option
+def outrider() -> None:
+    """
+    Look after a transactional outbox on PostgreSQL.
+
+    Settings come from OUTRIDER_* environment variables, a TOML file (--config or OUTRIDER_CONFIG) and flags, in rising
+    order. Exit status: 0 done, 1 the database or the broker said no, 2 wrong settings or usage.
+    """
+
+
+def main() -> None:
+    run(outrider)

@@ -1,0 +1,6 @@
+"""Delivery: from rows to a broker's confirmations. See publisher.py for the contract."""
+
+from outrider.delivery.outcome import Outcome
+from outrider.delivery.publisher import Publisher, open_publisher
+
+__all__ = ["Outcome", "Publisher", "open_publisher"]

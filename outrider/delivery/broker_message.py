@@ -1,0 +1,185 @@
+"""
+Turn a row into what goes on the wire: exchange, routing key, headers, properties and body.
+
+Pure: no connection, no clock (`now` is the database's, as everywhere). What depends on the moment of sending is worked
+out here: the time a message has left to live, and the delay that Celery's native delayed delivery bakes into the
+routing key. A row that is not a message raises UndecodableMessage, whose text names the field and never its value.
+
+Names are kombu's and AMQP's. Properties that AMQP does not know (Celery passes its stamps there) are kept: kombu's
+other transports carry them, py-amqp leaves them out, just as without an outbox.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any, NamedTuple
+
+from kombu.utils import json as kombu_json
+
+from outrider.errors import UndecodableMessage
+from outrider.storage.message import Message, instant
+
+POSTGRES_EPOCH_IN_UNIX_SECONDS = 946_684_800
+PERSISTENT = 2
+LOG_CONTEXT_HEADER = "log_context"
+# The longest time to live that RabbitMQ takes, some 50 days. What lives longer is sent without.
+MAX_EXPIRATION_MILLISECONDS = 2**32 - 1
+# 28 bits are what the delay exchanges can express, some 8 years.
+MAX_DELAY_SECONDS = 2**28 - 1
+
+_PROPERTY_TYPES: Mapping[str, type | tuple[type, ...]] = {
+    "content_type": str,
+    "content_encoding": str,
+    "correlation_id": str,
+    "reply_to": str,
+    "message_id": str,
+    "type": str,
+    "user_id": str,
+    "app_id": str,
+    "cluster_id": str,
+    "delivery_mode": int,
+    "priority": int,
+    "timestamp": int,
+    "expiration": (int, float),
+}
+_decode_json = json.JSONDecoder().raw_decode
+_DELAY_EXCHANGE = re.compile(r"^(?P<prefix>.+_)?celery_delayed_\d+$")
+_DELAY_BITS = re.compile(r"^(?:[01]\.){28}")
+
+
+class BrokerMessage(NamedTuple):
+    """A message as a broker gets it."""
+
+    exchange: str
+    routing_key: str
+    headers: dict[str, Any]
+    properties: dict[str, Any]
+    """AMQP basic properties without the headers; `expiration` is AMQP's string of milliseconds."""
+
+
+def to_broker_message(message: Message, now: int) -> BrokerMessage:
+    """What to send at `now` (microseconds, the database's clock). Raises UndecodableMessage."""
+    headers = parse_object(message.headers, "headers")
+    properties: dict[str, Any] = {
+        "content_type": message.content_type,
+        "content_encoding": message.content_encoding,
+        "delivery_mode": PERSISTENT,
+        "message_id": message.event_id,
+        "type": message.event_type,
+        "timestamp": message.created_at // 1_000_000 + POSTGRES_EPOCH_IN_UNIX_SECONDS,
+    }
+    given = parse_object(message.properties, "properties")
+    if given:
+        _take(given, properties)
+    if message.expires_at is not None or "expiration" in properties:
+        _set_expiration(properties, message, now)
+    if message.context is not None:
+        _add_log_context(headers, message.context)
+    exchange, routing_key = message.exchange, message.routing_key
+    if "celery_delayed_" in exchange:
+        exchange, routing_key = _delayed_route(exchange, routing_key, headers.get("eta"), now)
+    return BrokerMessage(exchange, routing_key, headers, properties)
+
+
+def parse_object(text: str | bytes, column: str) -> dict[str, Any]:
+    """The JSON object of a column."""
+    if text in ("{}", b"{}"):
+        return {}
+    value = parse_json(text, column)
+    if not isinstance(value, dict):
+        raise UndecodableMessage(f"{column} is not a JSON object")
+    return value
+
+
+def parse_json(text: str | bytes, column: str) -> Any:
+    """The JSON value of a column, with the types that kombu's encoder marks (UUIDs, instants, decimals, bytes)."""
+    try:
+        if isinstance(text, bytes):
+            text = text.decode()
+        if "__type__" in text:
+            return kombu_json.loads(text)
+        if text.startswith("{") and text.endswith("}"):
+            # The server has checked that it is JSON: spared is the search for blanks around it.
+            return _decode_json(text)[0]
+        return json.loads(text)
+    except Exception as error:
+        # Whatever a malformed marker makes kombu's decoders raise: the row is to blame.
+        raise UndecodableMessage(f"{column} does not decode: {type(error).__name__}") from error
+
+
+def _take(given: dict[str, Any], properties: dict[str, Any]) -> None:
+    """Overlay the row's own properties; null means not given."""
+    for name, value in given.items():
+        if value is None:
+            continue
+        expected = _PROPERTY_TYPES.get(name)
+        if expected is not None and (not isinstance(value, expected) or isinstance(value, bool)):
+            raise UndecodableMessage(f"property {name} is a {type(value).__name__}")
+        if expected is str and not _is_text(value):
+            raise UndecodableMessage(f"property {name} is not text that UTF-8 can encode")
+        properties[name] = value
+
+
+def _add_log_context(headers: dict[str, Any], context: str | bytes) -> None:
+    """Consumers bind it around their work. Text that is no context must not keep a good message from being sent."""
+    try:
+        log_context = json.loads(context)
+    except (ValueError, RecursionError):
+        return
+    if isinstance(log_context, dict):
+        headers.setdefault(LOG_CONTEXT_HEADER, log_context)
+
+
+def _is_text(value: str) -> bool:
+    """JSON can hold a lone surrogate; py-amqp would send it, and fail to read it when the message is returned."""
+    try:
+        return value.isascii() or bool(value.encode())
+    except UnicodeEncodeError:
+        return False
+
+
+def _set_expiration(properties: dict[str, Any], message: Message, now: int) -> None:
+    """What is left of the time to live: messages age in the outbox too."""
+    left = math.inf
+    if (seconds := properties.pop("expiration", None)) is not None:
+        if math.isnan(seconds):
+            raise UndecodableMessage("property expiration is not a number")
+        left = seconds * 1000 - (now - message.created_at) / 1000
+    if message.expires_at is not None:
+        left = min(left, (message.expires_at - now) / 1000)
+    if left <= MAX_EXPIRATION_MILLISECONDS:
+        properties["expiration"] = str(int(max(0, left)))
+
+
+def _delayed_route(exchange: str, routing_key: str, eta: object, now: int) -> tuple[str, str]:
+    """
+    Where a message goes whose delay Celery baked into the routing key (native delayed delivery).
+
+    The delay is what is left until the eta. When nothing is left, Celery would use the original exchange, which the row
+    no longer names; the delivery exchange, where every delay ends, leads there by the original routing key.
+    """
+    # Imported here: kombu has it since 5.5, and few rows need it.
+    from kombu.transport.native_delayed_delivery import CELERY_DELAYED_DELIVERY_EXCHANGE, calculate_routing_key
+
+    delayed = _DELAY_EXCHANGE.match(exchange)
+    bits = _DELAY_BITS.match(routing_key)
+    due = _parse_eta(eta)
+    if delayed is None or bits is None or due is None:
+        return exchange, routing_key
+    original_key = routing_key[bits.end() :]
+    seconds = (due - now) // 1_000_000
+    if seconds < 1:
+        return (delayed["prefix"] or "") + CELERY_DELAYED_DELIVERY_EXCHANGE, original_key
+    return exchange, calculate_routing_key(min(seconds, MAX_DELAY_SECONDS), original_key)
+
+
+def _parse_eta(eta: object) -> int | None:
+    try:
+        moment = eta if isinstance(eta, datetime) else datetime.fromisoformat(str(eta))
+    except ValueError:
+        return None
+    return instant(moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC))

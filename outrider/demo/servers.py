@@ -1,0 +1,147 @@
+"""
+What runs between the shop and the consumer: embedded PostgreSQL, an embedded broker, the relay and the scheduler.
+
+Everything lives below one temporary directory. Processes and files go when the context ends, and also when this
+process is killed: a guard process sees to it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import psycopg
+
+from outrider.embedded import EmbeddedServer, Postgres, RabbitMQ, Valkey
+from outrider.embedded.process import ProcessGuard, ServerProcess
+from outrider.errors import OutboxError
+from outrider.operations.setup import Target, apply_step, plan_setup, read_facts
+from outrider.settings.models import ENVIRONMENT_PREFIX
+from outrider.storage.sql_files import migrations, script
+from outrider.storage.store import Store, connect
+
+BrokerKind = Literal["valkey", "rabbitmq"]
+
+# Production waits longer, so that a broker that comes back is not met by everybody at once. A demo is watched.
+IMPATIENCE: Mapping[str, str] = {
+    "HOLD_SECONDS": "1",
+    "BROKER_OUTAGE_COOLDOWN_SECONDS": "1",
+    "POLL_SECONDS": "0.2",
+    "BACKOFF_SECONDS": "1",
+    "SEND_TIMEOUT_SECONDS": "5",
+    "CONNECT_TIMEOUT_SECONDS": "2",
+    "SHUTDOWN_TIMEOUT_SECONDS": "5",
+}
+TARGET = Target(schema="public", publication="outbox", slot="outbox")
+SERVICES = ("outrider.cdc_relay", "outrider.retry_scheduler")
+STOP_SECONDS = 10.0
+
+
+class KillableValkey(Valkey):
+    """
+    A Valkey that survives its own death, though not the machine's: every command is in the kernel's hands before it is
+    answered, but nobody waits for the disk. The embedded default does, and held consumers to one sync per message.
+    """
+
+    def _launch_with(self, command: list[str], environment: dict[str, str] | None = None) -> ServerProcess:
+        return super()._launch_with([*command, "--appendfsync", "no"], environment)
+
+
+@dataclass
+class Servers:
+    dsn: str
+    broker: Valkey | RabbitMQ
+    services: dict[str, ServerProcess]
+
+    def check(self) -> None:
+        """OutboxError when a service has ended."""
+        for name, process in self.services.items():
+            if process.exit_code is not None:
+                last = (process.log_tail(1) or "it wrote nothing").strip()
+                raise OutboxError(f"{name} ended with exit status {process.exit_code}: {last}")
+
+
+@contextlib.contextmanager
+def running_servers(broker_kind: BrokerKind) -> Iterator[Servers]:
+    directory = Path(tempfile.mkdtemp(prefix="outbox-demo-"))
+    directory.chmod(0o711)  # root runs PostgreSQL as another user, who must get through
+    guard = ProcessGuard([directory])
+    with contextlib.ExitStack() as stack:
+        stack.callback(guard.close)
+        postgres = stack.enter_context(contextlib.closing(Postgres(base_dir=directory)))
+        broker = stack.enter_context(
+            contextlib.closing((KillableValkey if broker_kind == "valkey" else RabbitMQ)(base_dir=directory))
+        )
+        _start_together(postgres, broker)
+        _set_up(postgres.dsn())
+        services = {name: _start_service(guard, directory, name, postgres.dsn(), broker.url) for name in SERVICES}
+        stack.callback(_stop, services)
+        yield Servers(postgres.dsn(), broker, services)
+
+
+def _start_together(*servers: EmbeddedServer) -> None:
+    errors: list[Exception] = []
+
+    def start(server: EmbeddedServer) -> None:
+        try:
+            server.start()
+        except Exception as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=start, args=(server,), daemon=True) for server in servers]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if errors:
+        raise errors[0]
+
+
+def _set_up(dsn: str) -> None:
+    """As `outrider setup` does it, and the shop's own table."""
+    with connect(dsn, application_name="outrider demo") as connection:
+        store = Store(connection, TARGET.schema)
+        facts = read_facts(store, publication=TARGET.publication, slot=TARGET.slot)
+        for step in plan_setup(facts, TARGET, migrations()):
+            apply_step(store, step)
+        connection.execute(script("demo/shop.sql"))
+
+
+def _start_service(guard: ProcessGuard, directory: Path, name: str, dsn: str, broker_url: str) -> ServerProcess:
+    inherited = {key: value for key, value in os.environ.items() if not key.startswith(ENVIRONMENT_PREFIX)}
+    settings = {**IMPATIENCE, "DATABASE_URL": dsn, "BROKER_URL": broker_url, "LOG_FORMAT": "json"}
+    return guard.start(
+        [sys.executable, "-m", name],
+        directory=directory,
+        environment={**inherited, **{ENVIRONMENT_PREFIX + key: value for key, value in settings.items()}},
+        log_file=directory / f"{name}.log",
+        stop_signal=signal.SIGTERM,
+    )
+
+
+def _stop(services: dict[str, ServerProcess]) -> None:
+    for process in services.values():
+        process.send_signal(signal.SIGTERM)
+    for process in services.values():
+        process.end(signal.SIGTERM, STOP_SECONDS)
+
+
+def is_ready(connection: psycopg.Connection[Any]) -> bool:
+    """Whether the relay reads from its slot and the scheduler has said that it lives."""
+    row = connection.execute(script("demo/ready.sql", schema=TARGET.schema, slot=TARGET.slot)).fetchone()
+    return row is not None and bool(row[0])
+
+
+def count_rows(connection: psycopg.Connection[Any]) -> tuple[int, int]:
+    """Orders that were committed, and messages that still wait."""
+    row = connection.execute(script("demo/counts.sql", schema=TARGET.schema)).fetchone()
+    assert row is not None
+    return row[0], row[1]

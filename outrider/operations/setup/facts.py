@@ -1,0 +1,199 @@
+"""
+What is there: the server, the tables, the publication and the slot, as typed values. Reads only.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from outrider.errors import DatabaseError, SetupError
+from outrider.storage.store import Store, database_errors
+
+OLDEST_SERVER = 14
+
+
+class PublicationShape(NamedTuple):
+    """What a publication publishes."""
+
+    all_tables: bool
+    inserts: bool
+    updates: bool
+    deletes: bool
+    truncates: bool
+    tables: list[str]
+    """`schema.table`, unquoted."""
+    column_list: bool
+
+    @property
+    def inserts_only(self) -> bool:
+        return self.inserts and not (self.updates or self.deletes or self.truncates)
+
+    def problem(self, schema: str, publication: str) -> str | None:
+        """Why the relay cannot read from it, or None. A row filter is no problem: it makes a shard."""
+        mine = f"{schema}.outbox"
+        if self.all_tables:
+            return f"publication {publication} is for all tables, not for {mine} alone"
+        if self.tables != [mine]:
+            found = ", ".join(self.tables) or "no table"
+            return f"publication {publication} publishes {found}, not {mine} alone"
+        if self.column_list:
+            return f"publication {publication} publishes some columns of {mine} only"
+        if not self.inserts_only:
+            return f"publication {publication} does not publish inserts only"
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class SlotState:
+    """A replication slot, as pg_replication_slots shows it."""
+
+    name: str
+    plugin: str | None
+    database: str | None
+    active: bool
+    active_pid: int | None
+    wal_status: str | None
+    """reserved, extended, unreserved or lost; None while the slot reserves nothing."""
+    restart_lsn: str | None
+    confirmed_flush_lsn: str | None
+    invalidation_reason: str | None
+    """PostgreSQL 17 and newer."""
+    conflicting: bool
+    """PostgreSQL 16 and newer, on standbys."""
+    failover: bool
+    """PostgreSQL 17 and newer."""
+    retained_bytes: int | None
+    """WAL that the slot keeps on disk; None on a standby and for a lost slot."""
+    safe_wal_bytes: int | None
+    """How much WAL can still be written before the slot may be lost; None without max_slot_wal_keep_size."""
+
+    @property
+    def lost(self) -> str | None:
+        """Why nothing can be read from it any more, in the server's words where it has some; None when all is well."""
+        if self.invalidation_reason:
+            return self.invalidation_reason
+        if self.wal_status == "lost":
+            return "its WAL was removed"
+        return "it conflicts with recovery" if self.conflicting else None
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """Everything a plan is made from."""
+
+    server_version: int
+    """As server_version_num: 140005."""
+    wal_level: str
+    in_recovery: bool
+    role: str
+    database: str
+    tables: frozenset[str]
+    """Which of the outbox's tables the schema holds."""
+    applied: frozenset[int]
+    """Versions of the migrations that the schema has."""
+    handover_seconds: float | None
+    publication: PublicationShape | None
+    slot: SlotState | None
+
+
+def read_facts(store: Store, *, publication: str, slot: str) -> Facts:
+    schema = store.queries.schema
+    server = _rows(store, "server_facts")[0]
+    tables = frozenset(name for (name,) in _rows(store, "schema_tables", schema=schema))
+    return Facts(
+        server_version=server[0],
+        wal_level=server[1],
+        in_recovery=server[4],
+        role=server[5],
+        database=server[7],
+        tables=tables,
+        applied=applied_migrations(store),
+        handover_seconds=handover_seconds(store),
+        publication=publication_shape(store, publication),
+        slot=slot_state(store, slot),
+    )
+
+
+def server_problem(store: Store) -> str | None:
+    """Why neither service can work on this server; None when both can."""
+    server = _rows(store, "server_facts")[0]
+    if server[4]:  # from PostgreSQL 16 on it would let a relay make a slot, but never settle
+        return "this server is a standby: point database_url at the primary"
+    return too_old(server[0])
+
+
+def too_old(server_version: int) -> str | None:
+    """Why no outbox can be on a server of this version (server_version_num); None when it can."""
+    if server_version < OLDEST_SERVER * 10000:
+        return f"PostgreSQL {server_version // 10000} is too old: {OLDEST_SERVER} or newer is needed"
+    return None
+
+
+def applied_migrations(store: Store) -> frozenset[int]:
+    """The versions that the schema has; none where it has no outbox."""
+    schema = store.queries.schema
+    if ("outbox_migration",) not in _rows(store, "schema_tables", schema=schema):
+        return frozenset()
+    try:
+        return frozenset(version for (version,) in _rows(store, "applied_migrations"))
+    except DatabaseError as error:
+        raise SetupError(
+            f"cannot read which migrations the schema {schema} has ({error}): this takes SELECT on outbox_migration",
+            sqlstate=error.sqlstate,
+        ) from error
+
+
+def handover_seconds(store: Store) -> float | None:
+    """How long a new row is the relay's; None where there is no outbox, or somebody set another kind of default."""
+    rows = _rows(store, "handover_seconds", schema=store.queries.schema)
+    return rows[0][0] if rows else None
+
+
+def publication_shape(store: Store, publication: str) -> PublicationShape | None:
+    rows = _rows(store, "publication_shape", publication=publication)
+    if not rows:
+        return None
+    (column_list,) = _rows(store, "publication_has_column_list", publication=publication)[0]
+    return PublicationShape._make((*rows[0], column_list))
+
+
+def publication_problem(store: Store, schema: str, publication: str) -> str | None:
+    """Why the relay cannot read from the publication, in one line; None when it can."""
+    shape = publication_shape(store, publication)
+    return f"publication {publication} is missing" if shape is None else shape.problem(schema, publication)
+
+
+def slot_state(store: Store, slot: str) -> SlotState | None:
+    """The slot as it is now; None when there is none of this name."""
+    rows = _rows(store, "slot_state", slot=slot)
+    if not rows:
+        return None
+    state: dict[str, Any] = rows[0][0]
+    retained = state["retained_bytes"]
+    return SlotState(
+        name=state["slot_name"],
+        plugin=state["plugin"],
+        database=state["database"],
+        active=state["active"],
+        active_pid=state["active_pid"],
+        wal_status=state["wal_status"],
+        restart_lsn=state["restart_lsn"],
+        confirmed_flush_lsn=state["confirmed_flush_lsn"],
+        invalidation_reason=state.get("invalidation_reason"),
+        conflicting=bool(state.get("conflicting")),
+        failover=bool(state.get("failover")),
+        retained_bytes=None if retained is None else int(retained),
+        safe_wal_bytes=state["safe_wal_size"],
+    )
+
+
+def kept_rows(store: Store) -> dict[str, int]:
+    """How many rows dropping the tables would lose, by what they are."""
+    kinds = ("undelivered messages", "dead letters", "archived messages", "events of streams", "marks of the inbox")
+    return dict(zip(kinds, _rows(store, "kept_rows")[0], strict=True))
+
+
+def _rows(store: Store, name: str, **parameters: object) -> list[Any]:
+    with database_errors():
+        return store.connection.execute(store.queries[name], parameters).fetchall()

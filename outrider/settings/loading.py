@@ -1,0 +1,94 @@
+"""
+Configuration: where the settings of a process come from.
+
+Three sources, each overriding the one before: environment variables (OUTRIDER_*), a TOML file (--config or
+OUTRIDER_CONFIG), command-line flags. Every mistake in them is reported at once, with the name of the setting; values are
+never repeated in an error, because some are secrets.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pydantic import ValidationError
+from pydantic_core import ErrorDetails
+from pydantic_settings import SettingsError as PydanticSettingsError
+
+from outrider.errors import SettingsError
+from outrider.settings.models import ENVIRONMENT_PREFIX, KNOWN_SETTINGS, DatabaseSettings, setting_name
+
+LARGEST_FILE = 1024**2
+
+# Names with our prefix that are not settings of a service.
+_FOREIGN_VARIABLES = ("OUTRIDER_CONFIG", "OUTRIDER_TEST_", "OUTRIDER_CRASH_")
+_FIELD_ALIASES = {"schema": "outrider_schema"}
+
+S = TypeVar("S", bound=DatabaseSettings)
+
+
+def load_settings(model: type[S], flags: Mapping[str, object], *, config_file: str | None = None) -> S:
+    """The settings of one process, or a SettingsError that names every mistake."""
+    file = config_file or os.environ.get("OUTRIDER_CONFIG")
+    values = _read_toml(Path(file)) if file else {}
+    mistakes = [
+        f"{variable}: unknown setting{_suggestion(name)}"
+        for variable, name in _our_variables(os.environ)
+        if name not in KNOWN_SETTINGS
+    ]
+    unknown = [name for name in values if name not in KNOWN_SETTINGS]
+    mistakes += [f"{name} in {file}: unknown setting{_suggestion(name)}" for name in unknown]
+    values |= {name: value for name, value in flags.items() if value is not None}
+    try:
+        settings = model(**{_FIELD_ALIASES.get(name, name): value for name, value in values.items()})
+    except ValidationError as error:
+        mistakes += [_describe(detail) for detail in error.errors(include_input=False, include_url=False)]
+    except PydanticSettingsError as error:  # a variable that should hold JSON and does not
+        mistakes.append(str(error))
+    except RecursionError:
+        mistakes.append("a variable that should hold JSON is nested too deeply")
+    if mistakes:
+        raise SettingsError("; ".join(mistakes))
+    return settings
+
+
+def _read_toml(path: Path) -> dict[str, Any]:
+    try:
+        with path.open(encoding="utf-8") as file:
+            text = file.read(LARGEST_FILE + 1)  # the name may lead to a device that never ends
+        if len(text) > LARGEST_FILE:
+            raise SettingsError(f"the settings file {path} is larger than {LARGEST_FILE // 1024**2} MiB")
+        return tomllib.loads(text)
+    except OSError as error:
+        raise SettingsError(f"cannot read the settings file {path}: {error.strerror}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise SettingsError(f"{path} is not a TOML file: {error}") from None
+    except (ValueError, RecursionError) as error:  # a NUL in its name; nested without end
+        raise SettingsError(f"cannot read the settings file {str(path)!r}: {error}") from None
+
+
+def _our_variables(environment: Mapping[str, str]) -> list[tuple[str, str]]:
+    return sorted(
+        (variable, variable.removeprefix(ENVIRONMENT_PREFIX).lower())
+        for variable in environment
+        if variable.startswith(ENVIRONMENT_PREFIX) and not variable.startswith(_FOREIGN_VARIABLES)
+    )
+
+
+def _suggestion(name: str) -> str:
+    close = difflib.get_close_matches(name, KNOWN_SETTINGS, n=1)
+    return f" (did you mean {close[0]}?)" if close else ""
+
+
+def _describe(detail: ErrorDetails) -> str:
+    field, *rest = detail["loc"]
+    name = setting_name(str(field))
+    where = "".join(f"[{part}]" for part in rest)
+    message = detail["msg"].removeprefix("Value error, ")
+    if detail["type"] == "missing":
+        message = f"must be set ({ENVIRONMENT_PREFIX}{name.upper()}, --{name.replace('_', '-')} or the settings file)"
+    return f"{name}{where}: {message[:1].lower()}{message[1:]}"

@@ -1,0 +1,73 @@
+"""
+Structured logs on standard error: one event per line, JSON for machines or colours for a terminal.
+
+Events are named in the project's vocabulary and carry ids, never payloads. What libraries log through `logging` comes
+out in the same form, warnings and worse only.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+from contextlib import AbstractContextManager
+from typing import Literal
+
+import structlog
+
+from outrider.storage.message import Message
+
+LogFormat = Literal["auto", "json", "console"]
+
+
+def configure_logging(level: str, log_format: LogFormat, **bound: str) -> None:
+    """Set up logging for this process; `bound` is in every event (service, name)."""
+    console = log_format == "console" or (log_format == "auto" and sys.stderr.isatty())
+
+    # Not by contextvars: every thread would start without them.
+    def add_bound(_: object, __: str, event: structlog.typing.EventDict) -> structlog.typing.EventDict:
+        return {**bound, **event}
+
+    shared: list[structlog.typing.Processor] = [
+        structlog.contextvars.merge_contextvars,
+        add_bound,
+        structlog.stdlib.add_log_level,
+        structlog.processors.TimeStamper(fmt="iso", utc=True),
+    ]
+    renderer: list[structlog.typing.Processor] = (
+        # A plain traceback: the pretty one prints local variables, and so payloads.
+        [structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty(), exception_formatter=structlog.dev.plain_traceback)]
+        if console
+        else [structlog.processors.format_exc_info, structlog.processors.JSONRenderer()]
+    )
+    structlog.configure(
+        processors=[*shared, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
+        wrapper_class=structlog.make_filtering_bound_logger(logging.getLevelNamesMapping()[level.upper()]),
+        logger_factory=structlog.stdlib.LoggerFactory(),
+        cache_logger_on_first_use=True,
+    )
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(
+        structlog.stdlib.ProcessorFormatter(
+            foreign_pre_chain=shared,
+            processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *renderer],
+        )
+    )
+    root = logging.getLogger()
+    root.handlers = [handler]
+    root.setLevel(logging.WARNING)
+    # Our own events are filtered by structlog, above.
+    logging.getLogger("outrider").setLevel(logging.DEBUG)
+
+
+def get_logger(name: str) -> structlog.stdlib.BoundLogger:
+    return structlog.stdlib.get_logger(name)
+
+
+def context_of(message: Message) -> AbstractContextManager[None]:
+    """The producer's structlog context, from the row, bound. One that is no JSON object, or too deep, is left out."""
+    try:
+        context = json.loads(message.context) if message.context else {}
+    except (ValueError, RecursionError):
+        context = {}
+    return structlog.contextvars.bound_contextvars(**(context if isinstance(context, dict) else {}))

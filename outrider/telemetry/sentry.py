@@ -1,0 +1,100 @@
+"""
+Sentry: reports of unexpected errors, where a DSN is configured. Without one, sentry_sdk is not even imported.
+
+A report holds the classes, the first lines and the tracebacks of the exceptions, and the service's name. It holds no
+local variables, no command line, no environment, no breadcrumbs and no user: rows, payloads and passwords stay here.
+(The further lines of a database error can quote a row; only the first is kept, without the credentials of a URL.)
+
+The client is our own. Nothing of the process is patched, and a client that an application has set up for itself
+neither sees our errors nor adds to them.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+from outrider.errors import OutboxError, SettingsError
+from outrider.failures import one_line
+from outrider.telemetry.logs import get_logger
+
+if TYPE_CHECKING:
+    from pydantic import SecretStr
+    from sentry_sdk import Client
+    from sentry_sdk.types import Event, Hint
+
+FLUSH_SECONDS = 2.0
+OUR_PACKAGE = "outrider"
+
+log = get_logger(__name__)
+
+
+class ErrorReporter(Protocol):
+    def capture(self, error: BaseException) -> None:
+        """Report an unexpected error; an OutboxError is an expected one, and is not reported. Never raises."""
+
+    def close(self) -> None:
+        """Send what is waiting, within FLUSH_SECONDS."""
+
+
+def configure_sentry(dsn: SecretStr | None, *, service: str, release: str) -> ErrorReporter:
+    """The reporter of this process; a SettingsError if the DSN is none."""
+    if dsn is None:
+        return _NoReporter()
+    try:
+        import sentry_sdk
+        from sentry_sdk.utils import BadDsn
+    except ImportError:
+        raise SettingsError("sentry_dsn: sentry-sdk is not installed: pip install 'outrider[services]'") from None
+    try:
+        client = sentry_sdk.Client(
+            dsn=dsn.get_secret_value(),
+            release=release,
+            before_send=_scrub,
+            # That no personal data is sent is the SDK's default; newer versions deprecate saying so.
+            include_local_variables=False,
+            # Integrations would add the command line, with its passwords, and patch what others use.
+            default_integrations=False,
+            auto_enabling_integrations=False,
+            auto_session_tracking=False,
+            enable_backpressure_handling=False,
+            max_breadcrumbs=0,
+            spotlight=False,
+            in_app_include=[OUR_PACKAGE],
+        )
+    except BadDsn:  # its text can quote the DSN, and so its key
+        raise SettingsError("sentry_dsn: not a Sentry DSN (https://KEY@HOST/PROJECT)") from None
+    return _SentryReporter(client, service)
+
+
+class _NoReporter:
+    def capture(self, error: BaseException) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class _SentryReporter:
+    def __init__(self, client: Client, service: str) -> None:
+        self._client = client
+        self._service = service
+
+    def capture(self, error: BaseException) -> None:
+        from sentry_sdk.utils import event_from_exception
+
+        if isinstance(error, OutboxError):
+            return
+        try:
+            event, hint = event_from_exception(error, client_options=self._client.options)
+            event["tags"] = {"service": self._service}
+            self._client.capture_event(event, hint)
+        except Exception as failure:  # the error that was to be reported matters more
+            log.warning("sentry_report_failed", error=type(failure).__name__)
+
+    def close(self) -> None:
+        self._client.close(timeout=FLUSH_SECONDS)
+
+
+def _scrub(event: Event, hint: Hint) -> Event:  # noqa: ARG001 (the SDK passes both)
+    for exception in (event.get("exception") or {}).get("values") or ():
+        text = str(exception.get("value") or "")
+        exception["value"] = one_line(text.partition("\n")[0])
+    return event

@@ -1,0 +1,160 @@
+"""
+StatsD: what /metrics shows, sent to a StatsD or DogStatsD agent over UDP every `interval_seconds`.
+
+Names are those of /metrics, after the prefix. Counters go out as what was added since the last send; histograms as two
+counters, `_count` and `_sum` (no quantiles: the values themselves are not kept); gauges as they are, and not at all
+while nobody has set them. The labels are tags (`dogstatsd`) or, in their order, further parts of the name (`plain`);
+`service` is always the first.
+
+A thread of its own, so that the service never waits for it: a name that does not resolve or a full buffer costs one
+warning, and what was not handed to the network is sent with the next interval. What the network loses is lost: it is
+UDP. Plain sockets rather than a client library: those are made for instrumented code that sends each value as it comes,
+and a registry that is read every few seconds needs none of it but the line format.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import socket
+import threading
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Literal, NamedTuple, Self
+
+from prometheus_client import CollectorRegistry
+
+from outrider.telemetry.logs import get_logger
+
+MAX_PACKET_BYTES = 1432
+"""What fits into one Ethernet frame, with every header that may come before it."""
+SEND_SECONDS = 1.0
+CLOSE_SECONDS = 3.0
+
+Flavor = Literal["plain", "dogstatsd"]
+
+_EXPORTED = re.compile(r"^(outbox|process)_")
+_NOT_IN_A_NAME = re.compile(r"[^A-Za-z0-9_-]")
+_NOT_IN_A_TAG = re.compile(r"[\s,|#]")
+
+log = get_logger(__name__)
+
+
+class _Value(NamedTuple):
+    name: str
+    kind: Literal["c", "g"]
+    labels: Mapping[str, str]
+    value: float
+
+
+class StatsD:
+    """Sends one registry, from `with` to its end and once more then."""
+
+    def __init__(
+        self,
+        registry: CollectorRegistry,
+        address: tuple[str, int],
+        *,
+        service: str,
+        flavor: Flavor = "plain",
+        prefix: str = "",
+        tags: Iterable[str] = (),
+        interval_seconds: float = 10.0,
+    ) -> None:
+        self._registry = registry
+        self._address = address
+        self._service = service
+        self._flavor = flavor
+        self._prefix = f"{prefix.rstrip('.')}." if prefix else ""
+        self._tags = tuple(tags)
+        self._interval_seconds = interval_seconds
+        self._sent: dict[str, float] = {}  # counters by their line's head: how much of them the agent has
+        self._failing = False
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="statsd", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Send what is left. An agent that cannot be reached delays the end by CLOSE_SECONDS at most."""
+        self._stop.set()
+        self._thread.join(CLOSE_SECONDS)
+
+    def _run(self) -> None:
+        stopping = False
+        while not stopping:
+            stopping = self._stop.wait(self._interval_seconds)
+            try:
+                self._send()
+            except OSError as error:
+                if not self._failing:
+                    log.warning("statsd_not_sent", host=self._address[0], port=self._address[1], error=str(error))
+                self._failing = True
+            except Exception:  # a bug here must not end the thread: the next interval may be fine
+                log.exception("statsd_failed")
+            else:
+                self._failing = False
+
+    def _send(self) -> None:
+        # Resolved anew each time: an agent may move.
+        family, kind, protocol, _, target = socket.getaddrinfo(*self._address, type=socket.SOCK_DGRAM)[0]
+        with socket.socket(family, kind, protocol) as connection:
+            connection.settimeout(SEND_SECONDS)
+            for packet, counted in _packets(self._lines()):
+                connection.sendto(packet, target)
+                self._sent |= counted
+
+    def _lines(self) -> Iterator[tuple[str, dict[str, float]]]:
+        """Each line, and the counter's value that is sent once the line is."""
+        for name, kind, labels, value in self._values():
+            head, suffix = self._identity(name, labels)
+            if kind == "g":
+                yield f"{head}:{_number(value)}|g{suffix}", {}
+                continue
+            key = head + suffix
+            if added := value - self._sent.get(key, 0.0):
+                yield f"{head}:{_number(added)}|c{suffix}", {key: value}
+
+    def _values(self) -> Iterator[_Value]:
+        for family in self._registry.collect():
+            if not _EXPORTED.match(family.name):
+                continue
+            for sample in family.samples:
+                if family.type == "gauge":
+                    kind: Literal["c", "g"] = "g"
+                elif sample.name.endswith(("_total", "_count", "_sum")):  # neither buckets nor times of creation
+                    kind = "c"
+                else:
+                    continue
+                if math.isfinite(sample.value):
+                    yield _Value(sample.name, kind, {"service": self._service, **sample.labels}, sample.value)
+
+    def _identity(self, name: str, labels: Mapping[str, str]) -> tuple[str, str]:
+        """What stands before the value, and what after its type."""
+        if self._flavor == "plain":
+            parts = (_NOT_IN_A_NAME.sub("_", value) for value in labels.values())
+            return ".".join((self._prefix + name, *parts)), ""
+        own = (f"{label}:{_NOT_IN_A_TAG.sub('_', value)}" for label, value in labels.items())
+        return self._prefix + name, "|#" + ",".join((*self._tags, *own))
+
+
+def _packets(lines: Iterable[tuple[str, dict[str, float]]]) -> Iterator[tuple[bytes, dict[str, float]]]:
+    """Lines in packets that are never too long; a line that alone is too long is left out."""
+    packet, counted = b"", dict[str, float]()
+    for text, counter in lines:
+        line = text.encode()
+        if len(line) > MAX_PACKET_BYTES:
+            continue
+        if packet and len(packet) + 1 + len(line) > MAX_PACKET_BYTES:
+            yield packet, counted
+            packet, counted = b"", {}
+        packet = packet + b"\n" + line if packet else line
+        counted |= counter
+    if packet:
+        yield packet, counted
+
+
+def _number(value: float) -> str:
+    """Without an exponent: agents read none."""
+    return f"{value:.9f}".rstrip("0").rstrip(".")
