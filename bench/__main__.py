@@ -1,6 +1,4 @@
-"""
-python -m bench [--quick] [--only NAME ...]: measure, print a table, write bench/latest.json.
-"""
+"""`python -m bench [--quick] [--only NAME ...]`: measure, print a table and write bench/latest.json."""
 
 from __future__ import annotations
 
@@ -25,10 +23,10 @@ from bench import (
 )
 from bench.figures import Figures
 from bench.machine import describe
+from bench.results_table import print_table
 from bench.run import Part, run_parts
 from bench.scale import FULL, QUICK
-from bench.stage import Stage
-from bench.table import print_table
+from bench.servers import BenchServers
 
 LATEST = Path(__file__).with_name("latest.json")
 
@@ -56,17 +54,17 @@ PARTS = {
 NAMES = "\n".join(f"  {part.name:<13} {', '.join(part.keys)}" for part in PARTS.values())
 EPILOG = f"""
 \b
-Parts for --only, with the results they give:
+Parts for --only, with their results:
 {NAMES}
 
-All rates are of two sides in turn on this machine, by their medians; docs/performance.md says how. The first run
-installs the peers into bench/venvs. A full run takes 10 to 20 minutes on two idle processors; no part takes longer than
-{FULL.part_seconds / 60:g} minutes. Ctrl-C ends it and keeps what was measured.
+Both sides of a ratio are measured in turn on this machine, and their medians compared; see docs/performance.md. The
+first run installs the peers into bench/venvs. A full run takes 10 to 20 minutes on two idle processors; no part takes
+longer than {FULL.part_seconds / 60:g} minutes. Ctrl-C ends it and keeps the results so far.
 """
 
 
 @click.command(epilog=EPILOG)
-@click.option("--quick", is_flag=True, help="Smaller numbers, within two minutes.")
+@click.option("--quick", is_flag=True, help="Smaller numbers; takes less than two minutes.")
 @click.option(
     "--only",
     type=click.Choice(list(PARTS)),
@@ -75,14 +73,14 @@ installs the peers into bench/venvs. A full run takes 10 to 20 minutes on two id
     help="Only this part; may be repeated. The results of the others are null.",
 )
 def main(quick: bool, only: tuple[str, ...]) -> None:
-    """Measure this outbox beside the limits of its servers and beside its peers; write bench/latest.json."""
+    """Compare this outbox with the limits of its servers and with its peers; write bench/latest.json."""
     scale = QUICK if quick else FULL
     console = Console()
     figures = Figures()
-    with Stage() as stage:
-        figures.raw["machine"] = describe(stage)
+    with BenchServers() as servers:
+        figures.raw["machine"] = describe(servers)
         figures.raw["scale"] = scale.name
-        complete = run_parts((PARTS[name] for name in only or PARTS), stage, scale, figures, console, LATEST)
+        complete = run_parts((PARTS[name] for name in only or PARTS), servers, scale, figures, console, LATEST)
     print_table(console, figures, scale)
     sys.exit(0 if complete else 130)
 

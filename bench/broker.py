@@ -1,8 +1,8 @@
 """
-The broker as a benchmark sees it: connections, queues, and frames on the bare socket.
+Connections, queues and raw frames for the benchmarks.
 
-The handshake is py-amqp's. After it, clients of a benchmark read frames with `Frames`, so that what they cost is next
-to nothing beside what the broker costs.
+py-amqp does the handshake. After it, the clients of a benchmark read frames with `Frames`, so that their own cost is
+small compared with the broker's.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def open_connection(url: str) -> Any:
 
 
 def declare_queue(url: str, queue: str) -> None:
-    """A durable queue on the default exchange, empty."""
+    """Declare a durable queue and empty it."""
     with open_connection(url) as connection, connection.channel() as channel:
         channel.queue_declare(queue, durable=True, auto_delete=False)
         channel.queue_purge(queue)
@@ -43,20 +43,20 @@ def delete_queue(url: str, queue: str) -> None:
 
 
 def depth(url: str, queue: str) -> int:
-    """How many messages wait in the queue."""
+    """Number of messages in the queue."""
     with open_connection(url) as connection, connection.channel() as channel:
         return int(channel.queue_declare(queue, passive=True).message_count)
 
 
 class Frames:
-    """Frames as they arrive at a connection's socket."""
+    """Reads frames from a connection's socket."""
 
     def __init__(self, connection: Any) -> None:
         self._socket = connection.transport.sock
         self._rest = bytes(connection.transport._read_buffer)
 
     def read(self) -> list[tuple[int, bytes]]:
-        """(kind, payload) of every frame that is complete, after one wait for more. Raises TimeoutError."""
+        """Receive once and return (kind, payload) of every complete frame. Raises TimeoutError."""
         data = self._socket.recv(RECEIVE_BYTES)
         if not data:
             raise ConnectionError("the broker closed the connection")
@@ -69,6 +69,6 @@ class Frames:
             if len(data) < start + size + 1:
                 break
             frames.append((kind, data[start : start + size]))
-            position = start + size + 1  # a frame ends with an octet of its own
+            position = start + size + 1  # a frame ends with an end octet
         self._rest = data[position:]
         return frames

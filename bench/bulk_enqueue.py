@@ -1,10 +1,10 @@
 """
-bulk_enqueue_vs_insert: `publish_many` of many messages, over the fastest bare way to write the same rows.
+bulk_enqueue_vs_insert: `publish_many` of many messages, over the fastest plain way to write the same rows.
 
-Bare are psycopg's executemany, which pipelines, and COPY, as somebody would write them who has no outbox library: all
-start from the same values of the application, and make ids and JSON of them with the standard library, unchecked. All
-are timed with the commit, into a table that is emptied in between, without a relay. COPY of rows that were finished
-beforehand, which nobody has who enqueues, is among the raw figures: the least that the database takes.
+The plain ways are psycopg's executemany, which pipelines, and COPY, as an application without an outbox library would
+use them: all start from the same values and build ids and JSON with the standard library, without checks. All are timed
+with the commit, into a table that is emptied in between, without a relay. COPY of rows that were built beforehand is
+among the raw figures: the least time that the database needs.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from uuid import uuid4
 import psycopg
 
 from bench.figures import Figures, ratio_of_medians
+from bench.messages import EVENT_TYPE, HEADERS, body
 from bench.scale import Scale
-from bench.stage import BenchmarkError, Stage
-from bench.traffic import EVENT_TYPE, HEADERS, body
+from bench.servers import BenchmarkError, BenchServers
 from outrider.producer import Event, Outbox
 
 WARM_UP_ROUNDS: Final = 3
@@ -32,10 +32,10 @@ COLUMNS: Final = (
 INSERT: Final = f"INSERT INTO outbox ({', '.join(COLUMNS)}) VALUES ({', '.join(['%s'] * len(COLUMNS))})"
 COPY: Final = f"COPY outbox ({', '.join(COLUMNS)}) FROM STDIN"
 
-Way = Callable[[psycopg.Connection[Any]], None]
+Write = Callable[[psycopg.Connection[Any]], None]
 
 
-def measure(stage: Stage, scale: Scale, figures: Figures) -> None:
+def measure(servers: BenchServers, scale: Scale, figures: Figures) -> None:
     payloads = [json.loads(body(number)) for number in range(scale.bulk_messages)]
     outbox = Outbox(context=None)
     finished = list(_rows(payloads))
@@ -52,20 +52,20 @@ def measure(stage: Stage, scale: Scale, figures: Figures) -> None:
     def copy_finished(connection: psycopg.Connection[Any]) -> None:
         _copy(connection, finished)
 
-    ways: dict[str, Way] = {
+    writers: dict[str, Write] = {
         "publish_many": publish_many,
         "executemany": executemany,
         "copy": copy,
         "copy_of_finished_rows": copy_finished,
     }
-    seconds: dict[str, list[float]] = {name: [] for name in ways}
-    with stage.outbox() as database, psycopg.connect(database.dsn) as connection:
+    seconds: dict[str, list[float]] = {name: [] for name in writers}
+    with servers.outbox() as database, psycopg.connect(database.dsn) as connection:
         for number in range(WARM_UP_ROUNDS + scale.bulk_rounds):
-            for name, way in ways.items():
-                taken = _timed(connection, way, scale.bulk_messages)
+            for name, write in writers.items():
+                taken = _timed(connection, write, scale.bulk_messages)
                 if number >= WARM_UP_ROUNDS:
                     seconds[name].append(taken)
-    ratios = {name: ratio_of_medians(seconds["publish_many"], seconds[name]) for name in list(ways)[1:]}
+    ratios = {name: ratio_of_medians(seconds["publish_many"], seconds[name]) for name in list(writers)[1:]}
     figures.put(
         "bulk_enqueue_vs_insert",
         max(ratios["executemany"], ratios["copy"]),
@@ -85,7 +85,7 @@ def _event(number: int, payload: Any) -> Event:
 
 
 def _rows(payloads: Iterable[Any]) -> Iterator[tuple[Any, ...]]:
-    """The rows that publish_many makes, by hand."""
+    """Build the rows that publish_many would build."""
     for number, payload in enumerate(payloads):
         headers = {"aggregate_type": "order", "aggregate_id": str(number), **HEADERS}
         yield (
@@ -100,9 +100,9 @@ def _copy(connection: psycopg.Connection[Any], rows: Iterable[tuple[Any, ...]]) 
             writer.write_row(row)
 
 
-def _timed(connection: psycopg.Connection[Any], way: Way, expected: int) -> float:
+def _timed(connection: psycopg.Connection[Any], write: Write, expected: int) -> float:
     started = time.perf_counter()
-    way(connection)
+    write(connection)
     connection.commit()
     seconds = time.perf_counter() - started
     count = connection.execute("SELECT count(*) FROM outbox").fetchone()

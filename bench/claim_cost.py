@@ -1,9 +1,10 @@
 """
-claim_cost_1m_vs_10k: time per claimed row with a long backlog, over that with a short one.
+claim_cost_1m_vs_10k: time per claimed row with a long backlog, over the time with a short one.
 
-Every row is due, has a key of its own (so that the claim looks for the head of each) and none is delivered. Both tables
-are analysed and written to disk first: a million new rows would keep the server writing for a while. Batches are
-claimed in turn, by the scheduler's own code; the short backlog is made anew for each round.
+Every row is due and has an ordering key of its own, so that the claim looks for the head of each key; none is
+delivered. Both tables are analysed and written to disk first, because a million new rows would keep the server writing
+for a while. Batches are claimed in turn, with the scheduler's own code; the short backlog is created again for each
+round.
 """
 
 from __future__ import annotations
@@ -13,21 +14,22 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from bench.figures import Figures, ratio_of_medians, rounded
+from bench.messages import fill
 from bench.scale import Scale
-from bench.stage import BenchmarkError, OutboxDatabase, Stage
-from bench.traffic import fill
-from outrider.storage.store import Store, connect
+from bench.servers import BenchmarkError, BenchServers, OutboxDatabase
+from outrider.storage.connection import connect
+from outrider.storage.store import Store
 
 BATCH_ROWS = 500
 WARM_UP_BATCHES = 2
 LEASE_SECONDS = 3600.0
 
 
-def measure(stage: Stage, scale: Scale, figures: Figures) -> None:
+def measure(servers: BenchServers, scale: Scale, figures: Figures) -> None:
     times: tuple[list[float], list[float]] = ([], [])
-    with stage.outbox() as large, _filled(large, scale.claim_rows_large) as large_store:
+    with servers.outbox() as large, _filled(large, scale.claim_rows_large) as large_store:
         for number in range(scale.rounds):
-            with stage.outbox() as small, _filled(small, scale.claim_rows_small) as small_store:
+            with servers.outbox() as small, _filled(small, scale.claim_rows_small) as small_store:
                 small_store.connection.execute("CHECKPOINT")
                 _claim_in_turn((small_store, large_store), scale.claim_rows_small // BATCH_ROWS, number, times)
     note = None

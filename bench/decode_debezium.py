@@ -1,14 +1,14 @@
 """
-Debezium's side of decode_vs_debezium, in the peer's virtual environment (see bench.reader):
+Debezium's side of decode_vs_debezium, in the peer's virtual environment (see bench.slot_reader):
 
     python -m bench.decode_debezium '{"database.hostname": ..., "slot.name": ..., ...}' ROWS
 
-Every reading is a new engine in the same Java machine, over deploy/debezium/outbox-connector.json with what the
-argument gives, and with Debezium's defaults otherwise. Nothing is confirmed to the server and no offset is kept, so
-that every reading begins at the same place.
+Every reading is a new engine in the same Java VM, configured by deploy/debezium/outbox-connector.json and the argument,
+otherwise with Debezium's defaults. Nothing is confirmed to the server and no offset is kept, so that every reading
+starts at the same position.
 
-There is no sink, and Python has no part in a row: it is called once per batch (of up to 2,048 rows); the event ids are
-taken from the records' headers by Java. No converter runs: records are counted as the outbox event router leaves them.
+There is no sink, and Python runs once per batch (of up to 2,048 rows), not per row; Java reads the event ids from the
+records' headers. No converter runs: records are counted as the outbox event router emits them.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ READ_AGAIN: Final = {
 
 
 class Consumer:
-    """The engine's ChangeConsumer, which names its methods."""
+    """The engine's ChangeConsumer interface."""
 
     def __init__(self, expected: int) -> None:
         self._expected = expected
@@ -43,27 +43,27 @@ class Consumer:
         self._ids = jpype.JClass("java.util.ArrayList")()
         self._first_rows = 0
         self._first_at = self._last_at = 0.0
-        self._heard = threading.Event()
+        self._received = threading.Event()
         self._complete = threading.Event()
 
     def handleBatch(self, records: Any, committer: Any) -> None:  # noqa: N802
         self._ids.addAll(records.stream().map(self._id_of).toList())
-        committer.markProcessed(records.get(len(records) - 1))  # and with it all before
+        committer.markProcessed(records.get(len(records) - 1))  # and all records before it
         committer.markBatchFinished()
         self._last_at = time.perf_counter()
         if not self._first_rows:
             self._first_rows, self._first_at = len(self._ids), self._last_at
         if len(self._ids) >= self._expected:
             self._complete.set()
-        self._heard.set()
+        self._received.set()
 
     def supportsTombstoneEvents(self) -> bool:  # noqa: N802
         return True
 
     def wait(self) -> None:
-        """Until all rows are here, or none came for long."""
-        while not self._complete.is_set() and self._heard.wait(SILENCE_SECONDS):
-            self._heard.clear()
+        """Wait until all rows have arrived, or none for SILENCE_SECONDS."""
+        while not self._complete.is_set() and self._received.wait(SILENCE_SECONDS):
+            self._received.clear()
 
     def reading(self) -> dict[str, Any]:
         joined = str(jpype.JClass("java.lang.String").join(",", self._ids))
@@ -76,8 +76,8 @@ class Consumer:
 
 def header_reader(name: str) -> Any:
     """
-    A java.util.function.Function from a change event to a header of its record, put together from method handles: there
-    is no compiler for a class of our own in a JRE, and a Python function would cost more than the engine.
+    A java.util.function.Function from a change event to a header of its record, built from method handles: a JRE has
+    no compiler for a class of our own, and a Python function would cost more than the engine.
     """
     (handles, types, proxies, function) = map(
         jpype.JClass,
@@ -134,7 +134,7 @@ def read_once(properties: dict[str, str], expected: int) -> dict[str, Any]:
 
 def main() -> None:
     given, rows = sys.argv[1:]
-    # The Java machine logs to standard output: it gets standard error for one.
+    # The Java VM logs to standard output: redirect it to standard error.
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     properties = json.loads(CONFIGURATION.read_text())["config"] | READ_AGAIN | json.loads(given)

@@ -1,8 +1,9 @@
 """
-Our side of decode_vs_debezium: `python -m bench.decode_ours DSN SLOT ROWS` (see bench.reader).
+Our side of decode_vs_debezium: `python -m bench.decode_ours DSN SLOT ROWS` (see bench.slot_reader).
 
-It reads the slot and turns rows into messages with the relay's own code, which is all that the relay does before it
-publishes, and with the relay's setting of Python's collector. Nothing is confirmed: the slot gives the same rows again.
+It reads the slot and decodes rows into messages with the relay's own code, which is everything that the relay does
+before it publishes, and with the relay's garbage-collection settings. Nothing is confirmed: the slot sends the same
+rows again.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from typing import Any, Final
 from outrider.cdc_relay.pgoutput import INSERT, Relation, decode
 from outrider.cdc_relay.row_decoder import RowDecoder
 from outrider.cdc_relay.stream import ReplicationStream
-from outrider.runtime.command import spare_the_collector
+from outrider.runtime.command import tune_garbage_collection
 
 READ_LIMIT: Final = 500
 SILENCE_SECONDS: Final = 60.0
@@ -30,18 +31,18 @@ def read_once(dsn: str, slot: str, expected: int) -> dict[str, Any]:
     with ReplicationStream.open(dsn) as stream:
         stream.start(slot, "outbox")
         while len(event_ids) < expected:
-            arrival = stream.read(READ_LIMIT)
-            for payload in () if arrival is None else arrival.messages:
+            batch = stream.read(READ_LIMIT)
+            for payload in () if batch is None else batch.messages:
                 message = decode(payload)
                 if message is INSERT:
-                    row = rows.read(payload)
+                    row = rows.decode(payload)
                     if row is not None:
                         event_ids.append(row.event_id)
                 elif isinstance(message, Relation):
-                    rows.learn(message)
+                    rows.set_relation(message)
             if event_ids and not first_rows:
                 first_rows, first_at = len(event_ids), time.perf_counter()
-            if arrival is None and not stream.has_more and not select.select([stream], [], [], SILENCE_SECONDS)[0]:
+            if batch is None and not stream.has_more and not select.select([stream], [], [], SILENCE_SECONDS)[0]:
                 break
         seconds = time.perf_counter() - first_at
         cpu = time.process_time() - cpu
@@ -50,7 +51,7 @@ def read_once(dsn: str, slot: str, expected: int) -> dict[str, Any]:
 
 def main() -> None:
     dsn, slot, rows = sys.argv[1:]
-    spare_the_collector()
+    tune_garbage_collection()
     for _ in sys.stdin:
         sys.stdout.write(json.dumps(read_once(dsn, slot, int(rows))) + "\n")
         sys.stdout.flush()

@@ -1,26 +1,26 @@
 """
-latency_p50_vs_direct, latency_p99_vs_direct: from the start of INSERT and commit to the consumer, through the relay;
+latency_p50_vs_direct, latency_p99_vs_direct: the time from the start of the INSERT to the consumer, through the relay;
 over a direct publish of the same messages, each confirmed before the next, to the same consumer.
 
-Directly means as an application would without an outbox: by kombu's Producer, with `confirm_publish`, to which Celery's
-calls come down as well. The messages are the same as the relay's, headers and properties included.
+A direct publish is what an application without an outbox does: kombu's Producer with `confirm_publish`, which Celery
+uses as well. The messages are the same as the relay's, including headers and properties.
 
-Both paths are measured in turn, in many short rounds, of which the medians count: what disturbs a shared machine for a
-moment spoils few of them. Each round begins with a while that does not count: a path that has rested while the other
-was measured is not what it is in steady use, with its connections new and its processes cold.
+Both paths are measured in turn, in many short rounds, and the medians count, so that a short disturbance of the machine
+spoils few of them. Each round begins with a warm-up that does not count, because a path that was idle while the other
+was measured starts with new connections and cold caches.
 
-The consumer is a process of its own and of the same kind on both paths; times are taken by the clock that all processes
-of the machine share. As many producers as it takes, each a thread with a connection and as many on both paths, make up
-the rate together: one with files in memory, several where a commit waits for a disk. If they cannot keep the rate
-either, the figures say so. Lateness before the send is not part of a latency.
+The consumer is a process of the same kind on both paths. Times are taken from the monotonic clock that all processes
+share. Producers are threads with a connection each, as many on both paths as the rate needs: one with files in memory,
+several where a commit waits for a disk. If they cannot keep the rate, a note says so. A late start of a send is not
+part of its latency.
 
-A message is one INSERT that commits by itself. An application's BEGIN and its other statements are not measured: they
-come before the message, and are the same without an outbox.
+A message is one INSERT that commits on its own. An application's BEGIN and its other statements come before it, are the
+same without an outbox, and are not measured.
 
-Both servers keep their files in memory (a tmpfs) for this, with their settings for durability as they are: a commit
-waits for the flush of its WAL, a publish for the broker's confirm. On a disk the flush of one commit is often longer
-than everything else together, and the figure would tell about the disk. What it is on the disk is among the raw figures
-(`on_disk`); where there is no tmpfs with room, that is the result, with a note.
+Both servers keep their files in memory (a tmpfs) for this, with unchanged durability settings: a commit waits for the
+flush of its WAL, a publish for the broker's confirm. On a disk, the flush of one commit often takes longer than
+everything else together, and the figure would describe the disk. The raw figures have the result on disk (`on_disk`);
+without a tmpfs with enough space, that is the result, with a note.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ from typing import Any, Final, NamedTuple
 import kombu
 import psycopg
 
-from bench.arrivals import LAST, Arrivals, consuming
 from bench.broker import declare_queue, delete_queue
 from bench.figures import Figures, percentile, ratio_of_medians, rounded
 from bench.machine import memory_directory
-from bench.pace import paced
+from bench.messages import EVENT_TYPE, HEADERS, body, event_id
 from bench.scale import Scale
-from bench.stage import OutboxDatabase, Stage
-from bench.traffic import EVENT_TYPE, HEADERS, body, event_id
+from bench.servers import BenchServers, OutboxDatabase
+from bench.steady_rate import steady_rate
+from bench.timed_consumer import LAST, Arrivals, consuming
 from outrider.producer import Outbox
 
 QUEUE = "bench-latency"
@@ -56,17 +56,17 @@ Send = Callable[[int], None]
 Connect = Callable[[], AbstractContextManager[Send]]
 
 
-def measure(stage: Stage, scale: Scale, figures: Figures) -> None:
+def measure(servers: BenchServers, scale: Scale, figures: Figures) -> None:
     parent = memory_directory()
     rounds_on_disk = scale.latency_rounds if parent is None else scale.latency_rounds_on_disk
-    on_disk = Comparison.on(stage, scale, rounds_on_disk, PRODUCERS_ON_DISK) if rounds_on_disk else None
+    on_disk = Comparison.on(servers, scale, rounds_on_disk, PRODUCERS_ON_DISK) if rounds_on_disk else None
     remarks = []
     if parent is not None:
-        with Stage(parent) as stage_in_memory:
-            best = Comparison.on(stage_in_memory, scale, scale.latency_rounds, PRODUCERS_IN_MEMORY)
+        with BenchServers(parent) as servers_in_memory:
+            best = Comparison.on(servers_in_memory, scale, scale.latency_rounds, PRODUCERS_IN_MEMORY)
     else:
         assert on_disk is not None
-        best, remarks = on_disk, ["files on disk: there is no tmpfs with room"]
+        best, remarks = on_disk, ["files on disk: there is no tmpfs with enough space"]
     if (rate := best.lowest_rate) < 0.9 * scale.latency_rate:
         remarks.append(f"only {rate:.0f} messages per second were reached")
     for name, share in SHARES.items():
@@ -82,47 +82,47 @@ def measure(stage: Stage, scale: Scale, figures: Figures) -> None:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Both paths in turn, on the same servers."""
+    """Both paths, measured in turn on the same servers."""
 
     producers: int
-    through: list[Run]
+    outbox: list[Run]
     direct: list[Run]
 
     @classmethod
-    def on(cls, stage: Stage, scale: Scale, rounds: int, producers: int) -> Comparison:
-        url = stage.rabbitmq.url
+    def on(cls, servers: BenchServers, scale: Scale, rounds: int, producers: int) -> Comparison:
+        url = servers.rabbitmq.url
         comparison = cls(producers, [], [])
         declare_queue(url, QUEUE)
-        with stage.outbox() as database, stage.relay(database):
-            ways: tuple[tuple[Connect, list[Run]], ...] = (
-                (partial(_through_the_outbox, database), comparison.through),
-                (partial(_directly, url), comparison.direct),
+        with servers.outbox() as database, servers.relay(database):
+            paths: tuple[tuple[Connect, list[Run]], ...] = (
+                (partial(_publish_through_outbox, database), comparison.outbox),
+                (partial(_publish_directly, url), comparison.direct),
             )
             for _ in range(rounds):
-                for connect, runs in ways:
+                for connect, runs in paths:
                     runs.append(Run.of(url, connect, producers, scale))
         delete_queue(url, QUEUE)
         return comparison
 
     def ratio(self, share: float) -> float:
-        ours, theirs = ([run.milliseconds(share) for run in runs] for runs in (self.through, self.direct))
+        ours, theirs = ([run.milliseconds(share) for run in runs] for runs in (self.outbox, self.direct))
         return ratio_of_medians(ours, theirs)
 
     @property
     def lowest_rate(self) -> float:
-        return min(run.rate for run in (*self.through, *self.direct))
+        return min(run.rate for run in (*self.outbox, *self.direct))
 
     def as_dict(self) -> dict[str, Any]:
         return {
             "producers": self.producers,
             "ratios": {name: round(self.ratio(share), 3) for name, share in SHARES.items()},
-            "outbox": [run.as_dict() for run in self.through],
+            "outbox": [run.as_dict() for run in self.outbox],
             "direct": [run.as_dict() for run in self.direct],
         }
 
 
 class Call(NamedTuple):
-    """One send, with the times around it, in nanoseconds."""
+    """One send, with its start and end in nanoseconds."""
 
     number: int
     started: int
@@ -130,13 +130,13 @@ class Call(NamedTuple):
 
 
 class Run:
-    """What the producers and the consumer saw, once they were warm."""
+    """The latencies of one round, after its warm-up."""
 
     def __init__(self, calls: Sequence[Call], arrivals: Arrivals, warm_up_seconds: float) -> None:
         warm_from = min(call.started for call in calls) + warm_up_seconds * 1e9
         calls = [call for call in calls if call.started >= warm_from]
         backwards = zip(reversed(arrivals.numbers), reversed(arrivals.times), strict=True)
-        arrived = dict(backwards)  # of duplicates the first one counts
+        arrived = dict(backwards)  # the first one of duplicates counts
         self._all = [(arrived[call.number] - call.started) / 1e6 for call in calls]
         self._after_call = [(arrived[call.number] - call.ended) / 1e6 for call in calls]
         started = [call.started for call in calls]
@@ -176,7 +176,7 @@ class Run:
 def _produce(connect: Connect, numbers: Iterable[int], rate: float, seconds: float) -> list[Call]:
     calls = []
     with connect() as send:
-        for number, _ in zip(numbers, paced(rate, seconds), strict=False):
+        for number, _ in zip(numbers, steady_rate(rate, seconds), strict=False):
             started = time.monotonic_ns()
             send(number)
             calls.append(Call(number, started, time.monotonic_ns()))
@@ -184,7 +184,7 @@ def _produce(connect: Connect, numbers: Iterable[int], rate: float, seconds: flo
 
 
 @contextmanager
-def _through_the_outbox(database: OutboxDatabase) -> Iterator[Send]:
+def _publish_through_outbox(database: OutboxDatabase) -> Iterator[Send]:
     outbox = Outbox(context=None, outside_transaction="allow")
     with psycopg.connect(database.dsn, autocommit=True) as connection:
 
@@ -203,7 +203,7 @@ def _through_the_outbox(database: OutboxDatabase) -> Iterator[Send]:
 
 
 @contextmanager
-def _directly(url: str) -> Iterator[Send]:
+def _publish_directly(url: str) -> Iterator[Send]:
     with kombu.Connection(url, transport_options={"confirm_publish": True}) as connection:
         producer = connection.Producer()
 

@@ -1,6 +1,4 @@
-"""
-What the figures were measured on, and what a process takes from it, as Linux tells.
-"""
+"""Describes the machine of a run, and reads memory and CPU time of a process from /proc."""
 
 from __future__ import annotations
 
@@ -15,31 +13,31 @@ from typing import Any, Final
 import psycopg
 
 from bench.broker import open_connection
-from bench.stage import Stage
+from bench.servers import BenchServers
 
 MEMORY_DIRECTORY: Final = Path("/dev/shm")
 MOUNTS: Final = Path("/proc/self/mounts")
 MEMORY_BYTES: Final = 2 << 30
-"""What both servers may write during one measurement, with room to spare."""
+"""More than both servers write during one measurement."""
 
 
 def memory_directory(
     directory: Path = MEMORY_DIRECTORY, mounts: Path = MOUNTS, *, needed_bytes: int = MEMORY_BYTES
 ) -> Path | None:
-    """A directory whose files are in memory and that has room for two servers; None where there is none."""
+    """A tmpfs directory with space for two servers; None if there is none."""
     try:
         lines = (line.split() for line in mounts.read_text().splitlines())
         kinds = [kind for _, where, kind, *_ in lines if where == str(directory)]
-        has_room = shutil.disk_usage(directory).free >= needed_bytes
+        has_space = shutil.disk_usage(directory).free >= needed_bytes
     except OSError:
         return None
-    return directory if kinds[-1:] == ["tmpfs"] and has_room else None
+    return directory if kinds[-1:] == ["tmpfs"] and has_space else None
 
 
-def describe(stage: Stage) -> dict[str, Any]:
-    with psycopg.connect(stage.postgres.dsn()) as database:
+def describe(servers: BenchServers) -> dict[str, Any]:
+    with psycopg.connect(servers.postgres.dsn()) as database:
         postgresql = database.info.parameter_status("server_version")
-    with open_connection(stage.rabbitmq.url) as connection:
+    with open_connection(servers.rabbitmq.url) as connection:
         rabbitmq = connection.server_properties.get("version")
     return {
         "measured_at": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -55,12 +53,12 @@ def describe(stage: Stage) -> dict[str, Any]:
 
 
 def load() -> float:
-    """The load of the last minute. More than nothing at the start: others were at work, and the figures are noisy."""
+    """The load average of the last minute. If it is not near 0 at the start, the figures are noisy."""
     return round(os.getloadavg()[0], 2)
 
 
 def cpu_seconds(pid: int) -> float:
-    """What a process has used so far: it hardly depends on who else is at work."""
+    """CPU time of a process so far; other load on the machine hardly affects it."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 

@@ -1,9 +1,10 @@
 """
-slot_retained_mb_during_outage: the most WAL that the slot kept while the broker was away and messages went on coming.
+slot_retained_mb_during_outage: the most WAL that the slot retained while the broker was down and messages were
+committed.
 
-Relay and scheduler run with their defaults, but for the scheduler's cooldown, which only decides how soon the rows
-leave after the outage. The broker is stopped, messages are committed one by one at a steady rate, and it is started
-again; then every message must arrive.
+Relay and scheduler run with their defaults, except for the scheduler's cooldown, which only determines how soon rows
+are delivered after the outage. The broker is stopped, messages are committed one by one at a steady rate, and the
+broker is started again; then every message must arrive.
 """
 
 from __future__ import annotations
@@ -14,13 +15,13 @@ from contextlib import contextmanager
 
 import psycopg
 
-from bench.arrivals import take_all
 from bench.broker import declare_queue, delete_queue
 from bench.figures import Figures
-from bench.pace import paced
+from bench.messages import EVENT_TYPE, HEADERS, body, event_id
 from bench.scale import Scale
-from bench.stage import OutboxDatabase, Stage, wait_until
-from bench.traffic import EVENT_TYPE, HEADERS, body, event_id
+from bench.servers import BenchServers, OutboxDatabase, wait_until
+from bench.steady_rate import steady_rate
+from bench.timed_consumer import take_all
 from outrider.producer import Outbox
 
 QUEUE = "bench-outage"
@@ -29,28 +30,28 @@ COOLDOWN_SECONDS = 2
 WARM_UP_SECONDS = 1.0
 
 
-def measure(stage: Stage, scale: Scale, figures: Figures) -> None:
-    url = stage.rabbitmq.url
+def measure(servers: BenchServers, scale: Scale, figures: Figures) -> None:
+    url = servers.rabbitmq.url
     declare_queue(url, QUEUE)
     with (
-        stage.outbox(handover_seconds=30) as database,
-        stage.relay(database),
-        stage.scheduler(database, broker_outage_cooldown_seconds=COOLDOWN_SECONDS) as scheduler,
-        _sampled(database) as retained,
+        servers.outbox(handover_seconds=30) as database,
+        servers.relay(database),
+        servers.scheduler(database, broker_outage_cooldown_seconds=COOLDOWN_SECONDS) as scheduler,
+        _sample_retained_wal(database) as retained,
     ):
         count = _commit(database, 0, scale.outage_rate, WARM_UP_SECONDS)
         before = max(retained)
-        stage.rabbitmq.stop()
+        servers.rabbitmq.stop()
         try:
             during = _commit(database, count, scale.outage_rate, scale.outage_seconds)
             count += during
             largest = max(retained)
         finally:
-            stage.rabbitmq.start()
+            servers.rabbitmq.start()
         wait_until(
             lambda: _is_empty(database),
             scheduler,
-            "rows are left after the outage",
+            "rows remain after the outage",
             deadline_seconds=180,
             pause_seconds=0.2,
         )
@@ -78,7 +79,7 @@ def _commit(database: OutboxDatabase, first: int, rate: float, seconds: float) -
     outbox = Outbox(context=None)
     count = 0
     with psycopg.connect(database.dsn) as connection:
-        for number in paced(rate, seconds):
+        for number in steady_rate(rate, seconds):
             outbox.publish(
                 connection,
                 EVENT_TYPE,
@@ -97,8 +98,8 @@ def _is_empty(database: OutboxDatabase) -> bool:
 
 
 @contextmanager
-def _sampled(database: OutboxDatabase) -> Iterator[list[int]]:
-    """The bytes of WAL that the slot keeps, several times a second, in a list that grows."""
+def _sample_retained_wal(database: OutboxDatabase) -> Iterator[list[int]]:
+    """Sample the WAL bytes that the slot retains, several times a second, into the list."""
     samples = [0]
     ended = threading.Event()
 

@@ -13,13 +13,13 @@ from statistics import median
 from bench.figures import Figures, ratio_of_medians, rounded
 from bench.peer import Shop, peer_shop
 from bench.scale import Scale
-from bench.stage import Stage
+from bench.servers import BenchServers
 
 
-def measure(stage: Stage, scale: Scale, figures: Figures) -> None:
+def measure(servers: BenchServers, scale: Scale, figures: Figures) -> None:
     medians: dict[str, dict[str, list[float]]] = {way: {"ours": [], "theirs": []} for way in ("together", "alone")}
-    with stage.outbox() as database, peer_shop(stage, "bench_peer_enqueue") as (peer, _):
-        shops = {"ours": Shop("ours", database.dsn, stage.rabbitmq.url), "theirs": peer}
+    with servers.outbox() as database, peer_shop(servers, "bench_peer_enqueue") as (peer, _):
+        shops = {"ours": Shop("ours", database.dsn, servers.rabbitmq.url), "theirs": peer}
         for _ in range(scale.rounds):
             for whose, shop in shops.items():
                 for way, times in shop.enqueue(scale.enqueue_calls).items():

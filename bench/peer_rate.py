@@ -1,13 +1,14 @@
 """
 relay_vs_django_celery_outbox and scheduler_vs_django_celery_outbox: messages per second, all draining the same tasks.
 
-One task is captured by each side's own `delay()`, and its row is multiplied in SQL, each with an id of its own. The
-peer has `confirm_publish`, the only setting that is as safe, and its defaults otherwise; it drains fewer rows, because
-it takes so long. All drain in the same way (bench.drain), into the same queue, with a consumer that takes what comes.
+Each side's own `delay()` captures one task, and its row is multiplied in SQL, each copy with its own id. The peer runs
+with `confirm_publish`, the only setting that is equally safe, and otherwise with its defaults; it drains fewer rows
+because it is slow. All drain in the same way (bench.backlog), into the same queue, with a consumer that takes messages
+as they arrive.
 
-Without one, the figure tells about the broker: RabbitMQ before 3.12 keeps the messages of a classic queue, decoded, in
-the memory of the one process that writes them, and spends most of its time on collecting that process's garbage
-(docs/performance.md). That rate is under `raw`, as `unconsumed`.
+Without a consumer, the figure would describe the broker: RabbitMQ before 3.12 keeps the messages of a classic queue,
+decoded, in the memory of the one process that writes them, and spends most of its time on the garbage collection of
+that process (docs/performance.md). That rate is under `raw`, as `unconsumed`.
 """
 
 from __future__ import annotations
@@ -18,16 +19,16 @@ from typing import Any, LiteralString
 
 import psycopg
 
+from bench.backlog import Backlog, Fill
 from bench.broker import delete_queue
-from bench.drain import Backlog, Fill
 from bench.figures import Figures, ratio_of_medians, rounded
 from bench.peer import QUEUE, Shop, peer_shop
 from bench.scale import Scale
-from bench.stage import Stage
+from bench.servers import BenchServers
 
 WARM_UP_SHARE = 0.1
 SLEEP_SECONDS = 1.0
-"""Of the peer's relay and of our scheduler, by default, when there is nothing to do."""
+"""Default polling interval of the peer's relay and of our scheduler."""
 
 NEW_ID: LiteralString = "'be9c0000-0000-4000-8000-' || lpad(n::text, 12, '0')"
 MULTIPLY_OURS: LiteralString = f"""
@@ -46,21 +47,21 @@ MULTIPLY_THEIRS: LiteralString = f"""
       FROM template, generate_series(0, %(rows)s - 1) AS n"""
 
 
-def measure(stage: Stage, scale: Scale, figures: Figures) -> None:
-    url = stage.rabbitmq.url
+def measure(servers: BenchServers, scale: Scale, figures: Figures) -> None:
+    url = servers.rabbitmq.url
     rates: dict[str, list[float]] = {"relay": [], "scheduler": [], "peer": []}
     unconsumed: dict[str, list[float]] = {"relay": [], "peer": []}
     with ExitStack() as stack:
-        # Two outboxes: what is due now must not be in the relay's stream, nor the other way round.
-        for_relay, for_scheduler = (stack.enter_context(stage.outbox()) for _ in range(2))
-        shop, peer_dsn = stack.enter_context(peer_shop(stage, "bench_peer_rate"))
+        # Two databases: the scheduler's rows must not be in the relay's stream, and the other way round.
+        for_relay, for_scheduler = (stack.enter_context(servers.outbox()) for _ in range(2))
+        shop, peer_dsn = stack.enter_context(peer_shop(servers, "bench_peer_rate"))
         for database in (for_relay, for_scheduler):
-            _keep_template(database.dsn, "outbox", Shop("ours", database.dsn, url))
-        _keep_template(peer_dsn, "celery_outbox", shop)
-        peer = stage.program([shop.python, "-m", "django", "celery_outbox_relay"], shop.environment)
+            _create_template(database.dsn, "outbox", Shop("ours", database.dsn, url))
+        _create_template(peer_dsn, "celery_outbox", shop)
+        peer = servers.program([shop.python, "-m", "django", "celery_outbox_relay"], shop.environment)
         stack.callback(peer.end, signal.SIGTERM, 30)
-        relay = stack.enter_context(stage.relay(for_relay))
-        scheduler = stack.enter_context(stage.scheduler(for_scheduler))
+        relay = stack.enter_context(servers.relay(for_relay))
+        scheduler = stack.enter_context(servers.scheduler(for_scheduler))
         backlogs = {
             "relay": Backlog(for_relay.dsn, "outbox", relay, url, QUEUE, _fill_ours("relay", 3600)),
             "peer": Backlog(peer_dsn, "celery_outbox", peer, url, QUEUE, _fill_theirs, SLEEP_SECONDS),
@@ -78,7 +79,7 @@ def measure(stage: Stage, scale: Scale, figures: Figures) -> None:
             for name, measured in unconsumed.items():
                 measured.append(backlogs[name].drain(rows[name]))
     delete_queue(url, QUEUE)
-    note = f"theirs with confirm_publish and defaults, {scale.peer_rows:,} rows; all with a consumer at the queue"
+    note = f"peer with confirm_publish and defaults, {scale.peer_rows:,} rows; all with a consumer at the queue"
     figures.put("relay_vs_django_celery_outbox", ratio_of_medians(rates["relay"], rates["peer"]), note)
     figures.put("scheduler_vs_django_celery_outbox", ratio_of_medians(rates["scheduler"], rates["peer"]), note)
     figures.raw["peer"] = {
@@ -95,8 +96,8 @@ def measure(stage: Stage, scale: Scale, figures: Figures) -> None:
     }
 
 
-def _keep_template(dsn: str, table: LiteralString, shop: Shop) -> None:
-    """Capture one task and set its row aside."""
+def _create_template(dsn: str, table: LiteralString, shop: Shop) -> None:
+    """Capture one task and copy its row to the table template."""
     shop.enqueue(0)
     with psycopg.connect(dsn, autocommit=True) as connection:
         connection.execute(f"CREATE TABLE template AS SELECT * FROM {table}")

@@ -1,8 +1,8 @@
 """
-relay_rss_growth_mb_1m_rows: by how much the relay's resident memory grows while it drains one huge transaction.
+relay_rss_growth_mb_1m_rows: growth of the relay's resident memory while it drains one huge transaction.
 
-The relay has sent some messages before, so that what it loads once is not counted. Its memory is read from /proc, many
-times a second. A consumer empties the queue meanwhile, and every message must have arrived.
+The relay has published some messages before, so that one-time allocations do not count. Its memory is read from /proc
+many times a second. A consumer empties the queue meanwhile, and every message must arrive.
 """
 
 from __future__ import annotations
@@ -12,36 +12,36 @@ from typing import Any
 
 import psycopg
 
-from bench.arrivals import consuming, take_all
 from bench.broker import declare_queue, delete_queue
 from bench.figures import Figures
 from bench.machine import resident_mb
+from bench.messages import fill
 from bench.scale import Scale
-from bench.stage import Stage, wait_until
-from bench.traffic import fill
+from bench.servers import BenchServers, wait_until
+from bench.timed_consumer import consuming, take_all
 from outrider.embedded.process import ServerProcess
 
 QUEUE = "bench-memory"
 WARM_UP_ROWS = 5_000
 
 
-def measure(stage: Stage, scale: Scale, figures: Figures) -> None:
-    url, rows = stage.rabbitmq.url, scale.memory_rows
+def measure(servers: BenchServers, scale: Scale, figures: Figures) -> None:
+    url, rows = servers.rabbitmq.url, scale.memory_rows
     declare_queue(url, QUEUE)
-    with stage.outbox() as database, stage.relay(database) as relay, database.connect() as connection:
+    with servers.outbox() as database, servers.relay(database) as relay, database.connect() as connection:
         fill(connection, QUEUE, WARM_UP_ROWS)
         _wait_until_empty(connection, relay, lambda: None)
         take_all(url, QUEUE, WARM_UP_ROWS).check(WARM_UP_ROWS)
         before = resident_mb(relay.pid)
         largest = before
 
-        def look() -> None:
+        def sample() -> None:
             nonlocal largest
             largest = max(largest, resident_mb(relay.pid))
 
         with consuming(url, QUEUE, rows) as consumer:
             fill(connection, QUEUE, rows, transaction_rows=rows)
-            _wait_until_empty(connection, relay, look)
+            _wait_until_empty(connection, relay, sample)
             consumer.result().check(rows)
     delete_queue(url, QUEUE)
     note = None if rows >= 1_000_000 else f"{rows:,} rows instead of a million"
@@ -53,16 +53,16 @@ def measure(stage: Stage, scale: Scale, figures: Figures) -> None:
     }
 
 
-def _wait_until_empty(connection: psycopg.Connection[Any], relay: ServerProcess, look: Callable[[], None]) -> None:
+def _wait_until_empty(connection: psycopg.Connection[Any], relay: ServerProcess, sample: Callable[[], None]) -> None:
     newest = connection.execute("SELECT max(id) FROM outbox").fetchone()
 
     def is_empty() -> bool:
-        look()
+        sample()
         return connection.execute("SELECT FROM outbox WHERE id = %s", newest).fetchone() is None
 
     wait_until(is_empty, relay, "the relay does not drain the outbox", deadline_seconds=1200)
     wait_until(
         lambda: connection.execute("SELECT FROM outbox LIMIT 1").fetchone() is None,
         relay,
-        "the relay leaves rows behind",
+        "rows remain in the outbox",
     )

@@ -1,8 +1,8 @@
 """
-One run: the measurements one after the other, none of which can lose the results of another.
+One run: the measurements one after the other; a failure of one does not affect the results of the others.
 
-A measurement that fails, finds its peer missing or takes longer than its scale allows leaves its results null, with the
-reason as their note. The results so far are written after each, so that an interrupted run leaves what it has.
+A measurement that fails, lacks its peer or takes longer than its scale allows leaves its results null, with the reason
+as a note. The results are written after each measurement, so that an interrupted run keeps them.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from rich.console import Console
 
 from bench.figures import Figures
 from bench.machine import load
-from bench.peer_environment import PeerMissing
+from bench.peer_venv import PeerUnavailable
 from bench.scale import Scale
-from bench.stage import BenchmarkError, Stage
+from bench.servers import BenchmarkError, BenchServers
 
-Measure = Callable[[Stage, Scale, Figures], None]
+Measure = Callable[[BenchServers, Scale, Figures], None]
 
 
 @dataclass(frozen=True)
@@ -32,13 +32,13 @@ class Part:
     measure: Measure
     keys: tuple[str, ...]
     prepare: Callable[[], object] = lambda: None
-    """Installs a peer, where there is one: that takes as long as it takes."""
+    """Installs a peer, if the part has one; not limited in time."""
 
 
 def run_parts(
-    parts: Iterable[Part], stage: Stage, scale: Scale, figures: Figures, console: Console, results: Path
+    parts: Iterable[Part], servers: BenchServers, scale: Scale, figures: Figures, console: Console, results: Path
 ) -> bool:
-    """False if Ctrl-C ended it."""
+    """Run all parts. False if Ctrl-C ended the run."""
     machine = figures.raw.setdefault("machine", {})
     seconds = figures.raw.setdefault("seconds", {})
     for part in parts:
@@ -47,18 +47,18 @@ def run_parts(
         try:
             part.prepare()
             started = time.monotonic()
-            with limited(scale.part_seconds):
-                stage.start()
-                part.measure(stage, scale, figures)
+            with time_limit(scale.part_seconds):
+                servers.start()
+                part.measure(servers, scale, figures)
         except KeyboardInterrupt:
             interrupted = True
-            _give_up(part, figures, "interrupted")
-        except PeerMissing as missing:
+            _record_missing(part, figures, "interrupted")
+        except PeerUnavailable as missing:
             console.print(f"{part.name}: {missing}", style="yellow", markup=False)
-            _give_up(part, figures, str(missing))
+            _record_missing(part, figures, str(missing))
         except Exception as error:
             console.print_exception(max_frames=4)
-            _give_up(part, figures, f"failed: {error}")
+            _record_missing(part, figures, f"failed: {error}")
         seconds[part.name] = round(time.monotonic() - started, 1)
         machine["load_at_end"] = load()
         figures.write(results)
@@ -68,17 +68,17 @@ def run_parts(
     return True
 
 
-def _give_up(part: Part, figures: Figures, reason: str) -> None:
+def _record_missing(part: Part, figures: Figures, reason: str) -> None:
     for key in part.keys:
         figures.missing(key, reason.partition("\n")[0])
 
 
 @contextmanager
-def limited(seconds: float) -> Iterator[None]:
-    """BenchmarkError in the main thread if this takes longer; what it has begun is then cleaned up as ever."""
+def time_limit(seconds: float) -> Iterator[None]:
+    """Raise BenchmarkError in the main thread after this time; context managers clean up as usual."""
 
     def expire(_number: int, _frame: FrameType | None) -> None:
-        raise BenchmarkError(f"given up after {seconds:g} s")
+        raise BenchmarkError(f"stopped after {seconds:g} s")
 
     previous = signal.signal(signal.SIGALRM, expire)
     signal.setitimer(signal.ITIMER_REAL, seconds)

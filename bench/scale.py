@@ -1,6 +1,4 @@
-"""
-How much of everything a run does: FULL is what the figures are meant for, QUICK is for daily use.
-"""
+"""How much a run measures: FULL for published figures, QUICK for daily use."""
 
 from __future__ import annotations
 
@@ -11,16 +9,16 @@ from dataclasses import dataclass
 class Scale:
     name: str
     rounds: int
-    """How often each side of a ratio is measured; medians count."""
+    """Number of measurements of each side of a ratio; medians count."""
     relay_rows: int
     latency_rate: int
     latency_rounds: int
     latency_seconds: float
-    """Many short rounds: what disturbs the machine for a moment spoils few of them, and the median none."""
+    """Many short rounds: a short disturbance of the machine spoils few of them, and not the median."""
     latency_warm_up_seconds: float
-    """Of each round, before it counts."""
+    """Start of each round that does not count."""
     latency_rounds_on_disk: int
-    """With files on a disk: for the raw figures only, unless there is no memory for them."""
+    """Rounds with files on disk: for the raw figures only, unless there is no tmpfs."""
     bulk_messages: int
     bulk_rounds: int
     claim_rows_small: int
@@ -29,19 +27,19 @@ class Scale:
     outage_rate: int
     outage_seconds: float
     peer_rounds: int
-    """In which drains of ours and of the peer's are compared: they are far apart, and rates of seconds differ much."""
+    """Rounds that compare our drains with the peer's."""
     peer_rounds_unconsumed: int
-    """With nobody at the queue: for the raw figures only."""
+    """Rounds without a consumer: for the raw figures only."""
     peer_rows: int
-    """The peer's relays are slow: their rate is measured over fewer rows than ours."""
+    """Fewer rows than ours, because the peer is slow."""
     scheduler_rows: int
     enqueue_calls: int
     decode_rows: int
     debezium_warm_up_readings: int
-    """At most so many."""
+    """Upper limit."""
     worker_messages: int
     part_seconds: float
-    """A measurement that takes longer than this is given up."""
+    """A measurement that takes longer is stopped."""
 
 
 FULL = Scale(

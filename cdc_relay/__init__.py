@@ -1,5 +1,6 @@
 """
-The relay: new rows of the outbox, read from the write-ahead log and published as they are committed.
+The relay: reads new outbox rows from the write-ahead log and publishes them as they are committed.
 
-`lsn` and `pgoutput` are pure; `stream` is the only module that talks the replication protocol.
+`lsn`, `pgoutput`, `replication_frames`, `window` and `pipeline` are pure. `stream` is the only module that speaks the
+replication protocol.
 """

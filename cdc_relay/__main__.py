@@ -1,15 +1,15 @@
-"""The command `cdc-relay`, also `python -m cdc_relay`."""
+"""The command `cdc-relay`, also `python -m outrider.cdc_relay`."""
 
 from __future__ import annotations
 
 import click
 
 from outrider.cdc_relay.relay import Relay
-from outrider.runtime.command import run, settings_flags, spare_the_collector, version_option
+from outrider.runtime.command import run, settings_flags, tune_garbage_collection, version_option
 from outrider.runtime.service_telemetry import Telemetry
 from outrider.runtime.shutdown import Shutdown
 from outrider.settings.loading import load_settings
-from outrider.settings.models import RelaySettings
+from outrider.settings.relay import RelaySettings
 
 
 @click.command("cdc-relay", context_settings={"max_content_width": 120})
@@ -19,17 +19,17 @@ def command(config: str | None, **flags: object) -> None:
     """
     Publish committed outbox messages, straight from PostgreSQL's write-ahead log.
 
-    Runs until SIGTERM or SIGINT: then it finishes what is in flight, hands the rest to the scheduler and exits with 0;
-    a second signal ends it at once. Start a second one as a standby: it waits for the replication slot.
+    Runs until SIGTERM or SIGINT. Then it finishes the messages in flight, hands the rest over to the scheduler and
+    exits with 0; a second signal ends it at once. A second relay is a standby: it waits for the replication slot.
 
-    Settings come from the environment, a TOML file (--config) and these flags, each overriding the one before. Put
-    secrets into the environment or the file: flags show up in the list of processes.
+    Settings come from the environment, a TOML file (--config) and these flags; each overrides the one before. Put
+    secrets into the environment or the file: flags are visible in the process list.
     """
     settings = load_settings(RelaySettings, flags, config_file=config)
     with Shutdown() as shutdown, Telemetry(settings, service="cdc-relay", label="relay") as telemetry:
         relay = Relay(settings, shutdown, telemetry)
         telemetry.serve(relay.status)
-        spare_the_collector()
+        tune_garbage_collection()
         relay.run()
 
 

@@ -1,8 +1,8 @@
 """
 Positions in the write-ahead log.
 
-An Lsn is an int, so that comparing two costs what comparing ints costs; it only prints and parses the way PostgreSQL
-does. Arithmetic gives plain ints: the distance of two positions is a number of bytes, not a position.
+An Lsn is an int that prints and parses as PostgreSQL does. Arithmetic gives plain ints: the distance between two
+positions is a number of bytes.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ _TEXT = re.compile(r"([0-9A-Fa-f]{1,8})/([0-9A-Fa-f]{1,8})")
 
 
 class Lsn(int):
-    """A position in the write-ahead log; 0 is no position at all."""
+    """A position in the write-ahead log; 0 means no position."""
 
     __slots__ = ()
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Read the form that PostgreSQL prints, such as "16/B374D848"; anything else is a ValueError."""
+        """Read the form that PostgreSQL prints, such as "16/B374D848". Raises ValueError for anything else."""
         match = _TEXT.fullmatch(text)
         if match is None:
             raise ValueError(f"not a WAL position: {text!r} (expected a form like '16/B374D848')")

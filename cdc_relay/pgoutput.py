@@ -1,25 +1,13 @@
 """
 Decode pgoutput messages (protocol version 1, text or binary columns) into values.
 
-Pure functions over bytes: no connection, no clock, no logging. Bytes that do not parse raise ProtocolError, whose
-message never quotes them: they are somebody's data.
+Pure functions over bytes: no connection, no clock, no logging. Bytes that do not parse raise ProtocolError. Its text
+never quotes them, because they are application data.
 
-`decode` tells what a message is. An insert stays undecoded until a `RowReader`, built once per Relation message, reads
-the wanted columns from it in one pass. Columns are found by name, so a table may gain, lose and reorder columns
-while the stream runs. What a column becomes depends on its type alone, not on the format the server chose:
-
-    int2, int4, int8                int
-    bool                            bool
-    text, varchar, char, name       str
-    bytea                           bytes
-    json, jsonb                     bytes, the JSON text: whoever needs it parses it
-    uuid                            bytes, the 16 of them: uuid_text() makes the usual form
-    timestamptz, timestamp          int, a server time
-    anything else                   bytes, as sent
-    null, or no such column         None
-
-A *server time* is the server's own unit: microseconds since 2000-01-01 UTC. Row columns, commit times and the clock
-in every XLogData and keepalive message all count in it, so they compare without a conversion.
+`decode` returns the message. It leaves an insert undecoded: a `RowReader`, built once per Relation message, reads the
+wanted columns from it in one pass. Columns are found by name, so a table may gain, lose and reorder columns while the
+stream runs. `column_types` lists the Python type of each column type; a null, or a column that the table does not have,
+is None. Times are server times (see storage.server_time).
 """
 
 from __future__ import annotations
@@ -27,18 +15,12 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
 from enum import Enum
 from itertools import groupby
 from typing import Any, Final, NamedTuple
 
+from outrider.cdc_relay.column_types import AS_SENT, Converter, converters
 from outrider.errors import ProtocolError
-
-_EPOCH: Final = datetime(2000, 1, 1, tzinfo=UTC)
-_MICROSECOND: Final = timedelta(microseconds=1)
-_EARLIEST: Final = (datetime.min.replace(tzinfo=UTC) - _EPOCH) // _MICROSECOND
-_LATEST: Final = (datetime.max.replace(tzinfo=UTC) - _EPOCH) // _MICROSECOND
-_INFINITY: Final = 2**63 - 1
 
 
 class Begin(NamedTuple):
@@ -49,7 +31,7 @@ class Begin(NamedTuple):
 
 class Commit(NamedTuple):
     commit_lsn: int
-    end_lsn: int  # what to confirm once every row of the transaction is settled
+    end_lsn: int  # the position to confirm once every row of the transaction is settled
     commit_time: int  # server time
 
 
@@ -63,7 +45,7 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Relation:
-    """What the next rows of a table look like; sent before the first one, and again after every change."""
+    """The columns of a table; sent before its first row, and again after every change of them."""
 
     relation_id: int
     namespace: str
@@ -73,22 +55,21 @@ class Relation:
 
 
 class Insert(Enum):
-    """A row: the message itself is what a RowReader reads."""
+    """A row, not decoded: pass the message to a RowReader."""
 
     INSERT = b"I"
 
 
 INSERT: Final = Insert.INSERT
 
-Message = Begin | Commit | Relation | Insert
+PgoutputMessage = Begin | Commit | Relation | Insert
 
-_Converter = Callable[[bytes], Any]
-# Per step a run, or a column: whether it is wanted, and how it is converted from binary and from text.
-_Plan = list[tuple["_Run | None", bool, _Converter, _Converter]]
+# Each step is a run of columns, or one column: whether it is wanted, and its conversions from binary and from text.
+_Plan = list[tuple["_Run | None", bool, Converter, Converter]]
 
 
-def decode(payload: bytes) -> Message | None:
-    """Decode one message; None for the kinds an outbox has no use for (update, delete, truncate, type, origin, ...)."""
+def decode(payload: bytes) -> PgoutputMessage | None:
+    """Decode one message; None for the kinds that the relay ignores (update, delete, truncate, type, origin, ...)."""
     tag = payload[:1]
     if tag == b"I":
         return INSERT
@@ -104,28 +85,12 @@ def decode(payload: bytes) -> Message | None:
 
 
 def relation_id_of(insert: bytes) -> int:
-    """The relation whose row it is."""
+    """The id of the relation that an Insert message belongs to."""
     try:
         relation_id: int = _INSERT_RELATION.unpack_from(insert)[0]
     except struct.error:
         raise ProtocolError(f"malformed insert of {len(insert)} bytes") from None
     return relation_id
-
-
-def to_datetime(server_time: int) -> datetime:
-    """The datetime of a server time; what lies outside Python's years (also infinity) becomes its first or last."""
-    return _EPOCH + timedelta(microseconds=min(max(server_time, _EARLIEST), _LATEST))
-
-
-def from_datetime(moment: datetime) -> int:
-    """The server time of an aware datetime."""
-    return (moment - _EPOCH) // _MICROSECOND
-
-
-def uuid_text(raw: bytes) -> str:
-    """The 8-4-4-4-12 form of a uuid's 16 bytes; a fifth of the price of a uuid.UUID."""
-    digits = raw.hex()
-    return f"{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:]}"
 
 
 class RowReader:
@@ -143,10 +108,10 @@ class RowReader:
         uuids_as_text: bool = False,
     ) -> None:
         """
-        Choose the conversions; a required column that the relation lacks is a ProtocolError.
+        Choose the conversions. Raises ProtocolError if the relation lacks a required column.
 
-        repeating  columns that hold, more often than not, what they held in the row before: neighbours among them are
-                   compared with that in one go, and read only if they differ
+        repeating  columns that mostly hold the same value as in the previous row: adjacent ones are compared with its
+                   bytes in one step, and read only if they differ
         """
         names = {column.name for column in relation.columns}
         if missing := [name for name in required if name not in names]:
@@ -156,19 +121,21 @@ class RowReader:
             )
         self.relation = relation
         self._head = _INSERT.pack(b"I", relation.relation_id, b"N", len(relation.columns))
-        converters = _CONVERTERS | ({_UUID_OID: _UUID_AS_TEXT} if uuids_as_text else {})
         self._plan: _Plan = []
         for repeats, columns in groupby(relation.columns, lambda column: column.name in repeating):
             steps: _Plan = [
-                (None, column.name in wanted, *converters.get(column.type_oid, _AS_SENT)) for column in columns
+                (None, column.name in wanted, *converters(column.type_oid, uuids_as_text=uuids_as_text))
+                for column in columns
             ]
-            self._plan += [(_Run(steps), True, *_AS_SENT)] if repeats else steps
+            self._plan += [(_Run(steps), True, *AS_SENT)] if repeats else steps
         found = [column.name for column in relation.columns if column.name in wanted]
-        # None: the columns come in the order that is wanted.
-        self._order = None if found == list(wanted) else [found.index(it) if it in found else None for it in wanted]
+        # None: the relation has the columns in the wanted order.
+        self._order = (
+            None if found == list(wanted) else [found.index(name) if name in found else None for name in wanted]
+        )
 
     def read(self, payload: bytes) -> tuple[Any, ...]:
-        """The wanted values of one Insert message; the types are in the table at the top of this module."""
+        """The wanted values of one Insert message."""
         if not payload.startswith(self._head):
             raise ProtocolError(f"not an insert that matches its relation {self.relation.name}")
         values: list[Any] = []
@@ -184,18 +151,18 @@ class RowReader:
 
     def _read_columns(self, plan: _Plan, payload: bytes, offset: int, values: list[Any]) -> int:
         """Append the wanted values; returns where the next column starts."""
-        # Bounds are not checked column by column: lengths are unsigned, so the offset only grows, and a length that
-        # leads out of the message ends in an IndexError here or in a comparison with the end of the message.
+        # Bounds are not checked column by column. Lengths are unsigned, so the offset only grows, and a length that
+        # points past the message raises IndexError here or fails the comparison with the message's end in read().
         for run, is_wanted, from_binary, from_text in plan:
             if run is not None:
-                if payload.startswith(run.before, offset):
+                if payload.startswith(run.raw, offset):
                     values += run.values
-                    offset += len(run.before)
+                    offset += len(run.raw)
                 else:
                     start, count = offset, len(values)
                     offset = self._read_columns(run.plan, payload, offset, values)
                     if offset <= len(payload):
-                        run.before, run.values = payload[start:offset], values[count:]
+                        run.raw, run.values = payload[start:offset], values[count:]
                 continue
             kind = payload[offset]
             if kind == _NULL:
@@ -217,13 +184,13 @@ class RowReader:
 
 
 class _Run:
-    """Columns side by side that are expected to repeat, and what they held in the row before."""
+    """Adjacent columns that are expected to repeat, with their bytes and values in the previous row."""
 
-    __slots__ = ("before", "plan", "values")
+    __slots__ = ("plan", "raw", "values")
 
     def __init__(self, plan: _Plan) -> None:
         self.plan = plan
-        self.before = _NOTHING_YET
+        self.raw = _NO_PREVIOUS_ROW
         self.values: list[Any] = []
 
 
@@ -239,7 +206,7 @@ _LENGTH: Final = struct.Struct(">I").unpack_from
 _NULL: Final = ord("n")
 _BINARY: Final = ord("b")
 _TEXT: Final = ord("t")
-_NOTHING_YET: Final = b"\xff"  # not the kind of any column
+_NO_PREVIOUS_ROW: Final = b"\xff"  # matches no row: it is not the kind byte of any column
 
 
 def _begin(payload: bytes) -> Begin:
@@ -268,7 +235,7 @@ def _relation(payload: bytes) -> Relation:
         columns.append(Column(column_name, type_oid, type_modifier, bool(flags & 1)))
     if offset != len(payload):
         raise ProtocolError(f"a relation message of {len(payload)} bytes should have {offset}")
-    # An empty namespace stands for pg_catalog.
+    # pgoutput sends an empty namespace for pg_catalog.
     return Relation(relation_id, namespace or "pg_catalog", name, replica_identity.decode(), tuple(columns))
 
 
@@ -277,86 +244,9 @@ def _string(payload: bytes, start: int) -> tuple[str, int]:
     return payload[start:end].decode(), end + 1
 
 
-_DECODERS: Final[dict[bytes, Callable[[bytes], Message]]] = {
+_DECODERS: Final[dict[bytes, Callable[[bytes], PgoutputMessage]]] = {
     b"B": _begin,
     b"C": _commit,
     b"R": _relation,
 }
 _IGNORED: Final = frozenset({b"U", b"D", b"T", b"Y", b"O", b"M"})
-
-
-# -- column types ------------------------------------------------------------------------------------------------------
-# One pair per type: from binary, from text. A wrong length is a struct.error, a wrong value ValueError or LookupError.
-
-_INT2: Final = struct.Struct(">h").unpack
-_INT4: Final = struct.Struct(">i").unpack
-_INT8: Final = struct.Struct(">q").unpack
-_UUID: Final = struct.Struct("16s").unpack
-
-
-def _int2(raw: bytes) -> Any:
-    return _INT2(raw)[0]
-
-
-def _int4(raw: bytes) -> Any:
-    return _INT4(raw)[0]
-
-
-def _int8(raw: bytes) -> Any:
-    return _INT8(raw)[0]
-
-
-def _uuid(raw: bytes) -> Any:
-    return _UUID(raw)[0]
-
-
-def _uuid_from_text(raw: bytes) -> Any:
-    return _uuid(bytes.fromhex(raw.decode().replace("-", "")))
-
-
-def _bytea_from_text(raw: bytes) -> bytes:
-    if raw[:2] != b"\\x":
-        raise ValueError("bytea_output is not hex")
-    return bytes.fromhex(raw[2:].decode())
-
-
-def _jsonb(raw: bytes) -> bytes:
-    if raw[:1] != b"\x01":
-        raise ValueError("a version of jsonb that nobody has seen yet")
-    return raw[1:]
-
-
-def _timestamp_from_text(raw: bytes) -> int:
-    text = raw.decode()
-    if text.endswith("infinity"):
-        return -_INFINITY - 1 if text.startswith("-") else _INFINITY
-    moment = datetime.fromisoformat(text)
-    return from_datetime(moment if moment.tzinfo else moment.replace(tzinfo=UTC))
-
-
-_AS_SENT: Final[tuple[_Converter, _Converter]] = (bytes, bytes)
-_STRING: Final[tuple[_Converter, _Converter]] = (bytes.decode, bytes.decode)
-_TIMESTAMP: Final[tuple[_Converter, _Converter]] = (_int8, _timestamp_from_text)
-_UUID_AS_TEXT: Final[tuple[_Converter, _Converter]] = (
-    lambda raw: uuid_text(_uuid(raw)),
-    lambda raw: uuid_text(_uuid_from_text(raw)),
-)
-_UUID_OID: Final = 2950
-
-# The OIDs are those of PostgreSQL's pg_type.dat; they never change.
-_CONVERTERS: Final[dict[int, tuple[_Converter, _Converter]]] = {
-    16: ({b"\x00": False, b"\x01": True}.__getitem__, {b"f": False, b"t": True}.__getitem__),  # bool
-    17: (bytes, _bytea_from_text),  # bytea
-    19: _STRING,  # name
-    20: (_int8, int),  # int8
-    21: (_int2, int),  # int2
-    23: (_int4, int),  # int4
-    25: _STRING,  # text
-    114: _AS_SENT,  # json
-    1042: _STRING,  # char(n)
-    1043: _STRING,  # varchar
-    1114: _TIMESTAMP,  # timestamp
-    1184: _TIMESTAMP,  # timestamptz
-    _UUID_OID: (_uuid, _uuid_from_text),
-    3802: (_jsonb, bytes),  # jsonb
-}

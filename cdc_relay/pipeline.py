@@ -1,15 +1,16 @@
 """
-The relay's decisions: what is sent, in which order, what is left to the scheduler. Pure: no I/O, no threads.
+The relay's decisions: which rows are published, in which order, and which are left to the scheduler. Pure: no I/O.
 
-Events go in (rows read, outcomes of the broker, settlements done), work comes out (`take_publish`, `take_settle`).
-The rules it keeps, for rows with an ordering key:
+Input: rows read from the stream, publish outcomes, finished settlements. Output: `take_messages_to_publish` and
+`take_settlements`. The rules for rows with an ordering key:
 
-- at most one unconfirmed message per key; the others wait behind it, in commit order;
-- whatever is left behind blocks its key: failed, shed, handed over, too late, not the relay's;
-- a row of a blocked key goes to the scheduler, unless the caller has seen that the table holds nothing before it and
-  this relay has no row of that key on its way to the scheduler either (such a row may not be visible to others yet).
+- at most one message per key is in flight; later ones wait behind it, in commit order;
+- a row that the relay leaves in the table blocks its key: failed, shed, handed over, late, or owned by the scheduler;
+- a row of a blocked key is handed over, unless a query showed that the table holds no earlier row of the key. That
+  query is valid only while the relay has no unsettled row of the key that it leaves to the scheduler: other sessions
+  may not see such a row yet.
 
-Every row that enters the window leaves it by exactly one settlement, or at once if it is not the relay's to settle.
+Every row that enters the window leaves it by exactly one settlement, or at once if it is not the relay's.
 """
 
 from __future__ import annotations
@@ -18,76 +19,53 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
+from outrider.cdc_relay.settlements import Delivered, Failed, HandedOver, Settlement
 from outrider.cdc_relay.window import Window
 from outrider.delivery.key_queues import KeyQueues
 from outrider.delivery.outcome import Outcome
 from outrider.delivery.retry_policy import RetryPolicy
 from outrider.failures import FailureKind
 from outrider.storage.message import SCHEMA_VERSION, Message
-from outrider.storage.store import Burial, Refusal
-
-
-class Delivered(NamedTuple):
-    """The broker has it: remove the row."""
-
-    id: int
-    xid: int
-
-
-class HandOver(NamedTuple):
-    """The scheduler is to send it: mark the row."""
-
-    id: int
-    xid: int
-
-
-class Failed(NamedTuple):
-    """The broker refused it: back off, or bury."""
-
-    id: int
-    xid: int
-    event_type: str
-    verdict: Refusal | Burial
-
-
-Settlement = Delivered | HandOver | Failed
 
 
 class Confirmation(NamedTuple):
-    """A message that the broker has, and the instants that tell how long it took."""
+    """A confirmed message, with the server times of its commit and of its publish."""
 
     message: Message
     committed_at: int
-    sent_at: int
+    published_at: int
 
 
 class Pipeline:
-    """The state of one replication session, between reading a row and settling it."""
+    """The rows of one replication session, between reading and settling. `now` is always a server time."""
 
-    def __init__(self, window: Window, policy: RetryPolicy, *, margin_seconds: float) -> None:
+    def __init__(
+        self, window: Window, policy: RetryPolicy, *, margin_seconds: float, blocked_keys: Iterable[str] = ()
+    ) -> None:
         self.window = window
-        self.blocked: set[str] = set()
+        self.blocked_keys = set(blocked_keys)  # one set for the whole session: the settler's thread reads it too
         self._policy = policy
         self._margin = round(margin_seconds * 1_000_000)
-        self._lanes = KeyQueues()
-        self._leaving: Counter[str] = Counter()  # rows of a key whose settlement leaves them in the table
-        self._leaving_keys: dict[int, str] = {}
-        self._unconfirmed: dict[int, tuple[Message, int]] = {}  # with the instant it was sent
-        self._publish: list[Message] = []
-        self._settle: list[Settlement] = []
+        self._key_queues = KeyQueues()
+        # Rows that block their key until they are settled and other sessions can see that they are the scheduler's.
+        self._blocking_rows: dict[int, str] = {}
+        self._blocking_row_counts: Counter[str] = Counter()
+        self._unconfirmed: dict[int, tuple[Message, int]] = {}  # with the server time of the publish
+        self._to_publish: list[Message] = []
+        self._to_settle: list[Settlement] = []
 
     # -- rows ---------------------------------------------------------------------------------------------------------
 
-    def read(self, message: Message, now: int) -> bool:
-        """A row was read: is it the relay's? If so it is in the window from now on, and must be admitted."""
+    def accept(self, message: Message, now: int) -> bool:
+        """Take a row into the window if it is the relay's; then `admit` must follow. Otherwise its key is blocked."""
         if message.owner == "relay" and message.schema_version <= SCHEMA_VERSION and self._in_time(message, now):
             self.window.enter(message)
             return True
-        self._block(message)
+        self._block_key(message)
         return False
 
-    def drop_disowned(self, messages: Iterable[Message], owners: Mapping[int, str]) -> list[Message]:
-        """While catching up: keep the rows that the table still shows as the relay's."""
+    def drop_rows_not_owned(self, messages: Iterable[Message], owners: Mapping[int, str]) -> list[Message]:
+        """Keep the rows that the relay owns. Rows without an owner are gone; the scheduler's rows block their key."""
         kept = []
         for message in messages:
             owner = owners.get(message.id)
@@ -96,95 +74,94 @@ class Pipeline:
                 continue
             self.window.leave((message.id,))
             if owner is not None:
-                self._block(message)
+                self._block_key(message)
         return kept
 
     def heads_of_blocked_keys(self, messages: Iterable[Message]) -> dict[str, int]:
-        """The first row of each blocked key that could be free again: to be looked up in the table."""
+        """The first row of each blocked key that may be free again, for a query on the table."""
         heads: dict[str, int] = {}
         for message in messages:
             key = message.ordering_key
-            if key is not None and key in self.blocked and not self._leaving[key]:
+            if key is not None and key in self.blocked_keys and not self._blocking_row_counts[key]:
                 heads.setdefault(key, message.id)
         return heads
 
     def admit(self, messages: Iterable[Message], free_keys: Iterable[str], now: int) -> None:
-        """Rows in commit order: publish, keep waiting behind their key, or hand over."""
-        self.blocked.difference_update(free_keys)
+        """Accepted rows, in commit order: publish them, queue them behind their key, or hand them over."""
+        self.blocked_keys.difference_update(free_keys)
         for message in messages:
             key = message.ordering_key
             if message.expires_at is not None and message.expires_at <= now:
-                self._hand_over(message)  # it is the scheduler that buries it
+                self._hand_over(message)  # the scheduler buries expired messages
             elif key is None:
-                self._send(message, now)
-            elif key in self.blocked:
+                self._publish(message, now)
+            elif key in self.blocked_keys:
                 self._hand_over(message)
-            elif self._lanes.admit(message):
-                self._send(message, now)
+            elif self._key_queues.admit(message):
+                self._publish(message, now)
 
-    # -- what became of them ------------------------------------------------------------------------------------------
+    # -- outcomes and settlements -------------------------------------------------------------------------------------
 
-    def resolved(self, outcomes: Iterable[Outcome], now: int) -> list[Confirmation]:
-        """The broker, or the lack of one, has spoken."""
+    def apply_outcomes(self, outcomes: Iterable[Outcome], now: int) -> list[Confirmation]:
+        """Settle confirmed messages, retry or bury refused ones, hand over those that met an outage."""
         confirmations = []
         for message, failure in outcomes:
-            sent = self._unconfirmed.pop(message.id, None)
-            if sent is None:
-                continue  # handed over in the meantime
+            unconfirmed = self._unconfirmed.pop(message.id, None)
+            if unconfirmed is None:
+                continue  # handed over before the outcome arrived
             if failure is None:
                 transaction = self.window.transaction_of(message.id)
-                self._settle.append(Delivered(message.id, transaction.xid))
-                confirmations.append(Confirmation(message, transaction.commit_time, sent[1]))
+                self._to_settle.append(Delivered(message.id, transaction.xid))
+                confirmations.append(Confirmation(message, transaction.commit_time, unconfirmed[1]))
                 if message.ordering_key is not None:
-                    self._send_next(message, now)
+                    self._publish_next_of_key(message, now)
             elif failure.kind is FailureKind.OUTAGE:
                 self._hand_over(message)
-                self._fail_lane(message)
+                self._hand_over_waiting(message)
             else:
-                self._settle.append(
-                    Failed(message.id, self._xid(message), message.event_type, self._policy.verdict(message, failure))
-                )
-                self._leave_behind(message)
-                self._fail_lane(message)
+                decision = self._policy.decide(message, failure)
+                self._to_settle.append(Failed(message.id, self._xid(message), message.event_type, decision))
+                self._block_key_until_settled(message)
+                self._hand_over_waiting(message)
         return confirmations
 
-    def settled(self, ids: Iterable[int]) -> None:
-        """The table says so now."""
+    def finish_settled(self, ids: Iterable[int]) -> None:
+        """Remove rows whose settlement is written."""
         ids = list(ids)
         self.window.leave(ids)
-        for row_id in ids if self._leaving_keys else ():
-            key = self._leaving_keys.pop(row_id, None)
+        for row_id in ids if self._blocking_rows else ():
+            key = self._blocking_rows.pop(row_id, None)
             if key is not None:
-                self._leaving[key] -= 1
-                if not self._leaving[key]:
-                    del self._leaving[key]
+                self._blocking_row_counts[key] -= 1
+                if not self._blocking_row_counts[key]:
+                    del self._blocking_row_counts[key]
 
-    def abandon(self) -> None:
-        """The end: what is neither confirmed nor settled by now is handed over."""
+    def hand_over_unconfirmed(self) -> None:
+        """Leave every message without an outcome to the scheduler, with those that wait behind it."""
         for message, _ in list(self._unconfirmed.values()):
             self._hand_over(message)
-            self._fail_lane(message)
+            self._hand_over_waiting(message)
         self._unconfirmed.clear()
-        self._publish.clear()
+        self._to_publish.clear()
 
-    def retract_unsent(self) -> None:
-        """What was not taken by take_publish yet is not sent: its rows stay as they are."""
-        for message in self._publish:
+    def cancel_unpublished(self) -> None:
+        """Drop the messages that take_messages_to_publish has not returned yet. Their rows stay as they are."""
+        for message in self._to_publish:
             del self._unconfirmed[message.id]
-        self._publish.clear()
+        self._to_publish.clear()
 
-    def forget_unblocked(self, keys_in_table: set[str]) -> None:
-        """Keys without a row in the table, and without one on its way to the scheduler, are not blocked any more."""
-        self.blocked = {key for key in self.blocked if key in keys_in_table or key in self._leaving}
+    def unblock_keys_not_in(self, keys_in_table: set[str]) -> None:
+        """Unblock the keys that have neither a row in the table nor an unsettled row of this relay."""
+        self.blocked_keys.intersection_update(keys_in_table | self._blocking_row_counts.keys())
 
-    # -- work ---------------------------------------------------------------------------------------------------------
+    # -- work to do ---------------------------------------------------------------------------------------------------
 
-    def take_publish(self) -> list[Message]:
-        work, self._publish = self._publish, []
+    def take_messages_to_publish(self) -> list[Message]:
+        work, self._to_publish = self._to_publish, []
         return work
 
-    def take_settle(self) -> list[Settlement]:
-        work, self._settle = self._settle, []
+    def take_settlements(self) -> list[Settlement]:
+        work, self._to_settle = self._to_settle, []
         return work
 
     @property
@@ -192,48 +169,50 @@ class Pipeline:
         return len(self._unconfirmed)
 
     @property
-    def can_wait_for_confirms(self) -> bool:
-        """Confirms are on their way, and no message waits for one."""
-        return bool(self._unconfirmed) and not self._lanes.waiting
+    def confirms_can_wait(self) -> bool:
+        """Messages are in flight, and no message waits behind one of them."""
+        return bool(self._unconfirmed) and not self._key_queues.waiting
 
-    # -- steps --------------------------------------------------------------------------------------------------------
+    # -- one message --------------------------------------------------------------------------------------------------
 
     def _in_time(self, message: Message, now: int) -> bool:
         return now < message.next_attempt_at - self._margin
 
-    def _send(self, message: Message, now: int) -> None:
+    def _publish(self, message: Message, now: int) -> None:
         self._unconfirmed[message.id] = (message, now)
-        self._publish.append(message)
+        self._to_publish.append(message)
 
-    def _send_next(self, confirmed: Message, now: int) -> None:
-        following = self._lanes.confirmed(confirmed)
+    def _publish_next_of_key(self, confirmed: Message, now: int) -> None:
+        following = self._key_queues.confirmed(confirmed)
         if following is None:
             return
         if self._in_time(following, now):
-            self._send(following, now)
-        else:  # it waited too long: the scheduler may hold it by now
+            self._publish(following, now)
+        else:  # it waited too long: a scheduler may have claimed it
             self._hand_over(following)
-            self._fail_lane(following)
+            self._hand_over_waiting(following)
 
-    def _fail_lane(self, message: Message) -> None:
+    def _hand_over_waiting(self, message: Message) -> None:
+        """Hand over the messages that wait behind this one."""
         if message.ordering_key is not None:
-            for waiting in self._lanes.failed(message):
+            for waiting in self._key_queues.failed(message):
                 self._hand_over(waiting)
 
     def _hand_over(self, message: Message) -> None:
-        self._settle.append(HandOver(message.id, self._xid(message)))
-        self._leave_behind(message)
+        self._to_settle.append(HandedOver(message.id, self._xid(message)))
+        self._block_key_until_settled(message)
 
-    def _leave_behind(self, message: Message) -> None:
+    def _block_key_until_settled(self, message: Message) -> None:
+        """Block the key, and do not look it up in the table before this row is settled."""
         key = message.ordering_key
         if key is not None:
-            self.blocked.add(key)
-            self._leaving[key] += 1
-            self._leaving_keys[message.id] = key
+            self.blocked_keys.add(key)
+            self._blocking_row_counts[key] += 1
+            self._blocking_rows[message.id] = key
 
-    def _block(self, message: Message) -> None:
+    def _block_key(self, message: Message) -> None:
         if message.ordering_key is not None:
-            self.blocked.add(message.ordering_key)
+            self.blocked_keys.add(message.ordering_key)
 
     def _xid(self, message: Message) -> int:
         return self.window.transaction_of(message.id).xid

@@ -1,8 +1,8 @@
 """
-The frames around pgoutput's messages: what a server in replication mode sends, and the status that it is sent.
+The frames of the streaming replication protocol: decode what a server sends, encode the status it receives.
 
-Pure functions over bytes, like pgoutput's. Positions in the WAL are plain ints, as in everything of which there is one
-for each message; `Lsn` prints them.
+Pure functions over bytes, except that a status carries the local time. WAL positions are plain ints, because there is
+one per message; `Lsn` prints them.
 """
 
 from __future__ import annotations
@@ -13,38 +13,36 @@ from collections.abc import Iterable
 from typing import Final, NamedTuple
 
 from outrider.errors import ProtocolError
+from outrider.storage.server_time import from_unix_nanoseconds
 
 _DATA: Final = b"w"
-_DATA_HEADER: Final = struct.Struct(">x8xQq")  # two positions, which are the same in logical replication; the time
+_DATA_HEADER: Final = struct.Struct(">x8xQq")  # two positions, equal in logical replication; the time
 _KEEPALIVE: Final = b"k"
 _KEEPALIVE_FRAME: Final = struct.Struct(">xQqB")
 _STATUS: Final = struct.Struct(">cQQQqB")
-_EPOCH_MICROSECONDS: Final = 946_684_800_000_000  # 2000-01-01 on the Unix clock
 
 
 class Keepalive(NamedTuple):
-    """The server is alive, and how far it has come."""
-
-    wal_end: int  # every change before it has been sent, or is of no interest to the publication
-    reply_requested: bool  # send a status now, or the server cuts the connection
+    wal_end: int  # the server has sent every change of the publication before this position
+    reply_requested: bool  # send a status now, or the server closes the connection
 
 
-class Arrival(NamedTuple):
-    """What some frames brought: one after the other, or in the last of them."""
+class FrameBatch(NamedTuple):
+    """The frames of one read."""
 
-    messages: list[bytes]  # pgoutput's, all of them
-    keepalive: Keepalive | None  # the last; it asks for a reply if any did
-    wal_end: int  # how far the server is; 0 for a Relation message
-    sent_at: int  # the server's clock (a server time: see pgoutput)
+    messages: list[bytes]  # the pgoutput message of every data frame
+    keepalive: Keepalive | None  # the last one; reply_requested if any of them requested a reply
+    wal_end: int  # the server's position, from the last frame; 0 for a Relation message
+    sent_at: int  # the server's clock, from the last frame: a server time
 
 
-def decode_frames(frames: Iterable[bytes]) -> Arrival:
-    """Decode what a server sends in COPY mode."""
-    # To a client that has not confirmed everything a server sends two keepalives with each transaction. That, and what
-    # a frame says of the server, matters once for all that came together.
+def decode_frames(frames: Iterable[bytes]) -> FrameBatch:
+    """Decode the frames that a server sends in COPY mode. Raises ProtocolError."""
+    # A server sends two keepalives with each transaction to a client that has not confirmed everything. Position, clock
+    # and keepalive are therefore evaluated once per batch.
     messages: list[bytes] = []
-    heard: int | None = None
-    asked = False
+    keepalive_at: int | None = None
+    reply_requested = False
     wal_end = sent_at = 0
     frame = b""
     try:
@@ -52,18 +50,18 @@ def decode_frames(frames: Iterable[bytes]) -> Arrival:
             if frame.startswith(_DATA):
                 messages.append(frame[_DATA_HEADER.size :])
             elif frame.startswith(_KEEPALIVE):
-                wal_end, sent_at, reply_requested = _KEEPALIVE_FRAME.unpack(frame)
-                heard, asked = wal_end, asked or reply_requested != 0
+                wal_end, sent_at, reply = _KEEPALIVE_FRAME.unpack(frame)
+                keepalive_at, reply_requested = wal_end, reply_requested or reply != 0
             else:
                 raise ProtocolError(f"unknown replication frame {frame[:1]!r}")
         if frame.startswith(_DATA):
             wal_end, sent_at = _DATA_HEADER.unpack_from(frame)
     except struct.error:
         raise ProtocolError(f"malformed replication frame of {len(frame)} bytes") from None
-    return Arrival(messages, None if heard is None else Keepalive(heard, asked), wal_end, sent_at)
+    keepalive = None if keepalive_at is None else Keepalive(keepalive_at, reply_requested)
+    return FrameBatch(messages, keepalive, wal_end, sent_at)
 
 
-def encode_status(written: int, flushed: int, reply: bool) -> bytes:
-    """Encode a standby status update; what is flushed counts as applied."""
-    now = time.time_ns() // 1000 - _EPOCH_MICROSECONDS
-    return _STATUS.pack(b"r", written, flushed, flushed, now, reply)
+def encode_status(flushed: int, reply: bool) -> bytes:
+    """Encode a standby status update; the flushed position is also sent as the written and the applied one."""
+    return _STATUS.pack(b"r", flushed, flushed, flushed, from_unix_nanoseconds(time.time_ns()), reply)

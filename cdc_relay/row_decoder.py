@@ -1,8 +1,8 @@
 """
-From pgoutput's inserts to messages: knows what the outbox table looks like at this point of the stream.
+Decode the inserts of the replication stream into messages, by the columns that the outbox table has at that point.
 
-Inserts into other tables of the publication are skipped. A row that cannot be read is skipped too, with an error in the
-log: it is in the table, and falls due for the scheduler.
+Inserts into other tables of the publication are skipped. A row that cannot be decoded is skipped with an error in the
+log: it stays in the table and falls due for the scheduler.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ REPEATING = frozenset(
         *("attempts", "owner", "claimed_by", "last_error", "last_failed_at"),
     )
 )
-"""Columns in which rows that follow each other are mostly alike; many are null in every new row."""
+"""Columns that mostly hold the same value in consecutive rows; many are null in every new row."""
 
 
 class RowDecoder:
@@ -29,15 +29,16 @@ class RowDecoder:
         self._schema = schema
         self._readers: dict[int, RowReader | None] = {}
 
-    def learn(self, relation: Relation) -> None:
-        """What the next rows of a table look like. ProtocolError when the outbox lacks a column that we need."""
-        ours = relation.name == "outbox" and relation.namespace == self._schema
+    def set_relation(self, relation: Relation) -> None:
+        """Use these columns for the next rows of the table. ProtocolError if the outbox lacks a needed column."""
+        is_outbox = relation.name == "outbox" and relation.namespace == self._schema
         fields = Message._fields
         self._readers[relation.relation_id] = (
-            RowReader(relation, fields, required=fields, repeating=REPEATING, uuids_as_text=True) if ours else None
+            RowReader(relation, fields, required=fields, repeating=REPEATING, uuids_as_text=True) if is_outbox else None
         )
 
-    def read(self, insert: bytes) -> Message | None:
+    def decode(self, insert: bytes) -> Message | None:
+        """The message of an Insert; None for another table's row, and for one that cannot be decoded."""
         try:
             reader = self._readers[relation_id_of(insert)]
         except KeyError:
@@ -47,5 +48,5 @@ class RowDecoder:
         try:
             return Message._make(reader.read(insert))
         except ProtocolError as error:
-            log.error("row_left_unread", reason=str(error))
+            log.error("row_not_decoded", reason=str(error))
             return None

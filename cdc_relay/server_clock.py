@@ -1,8 +1,8 @@
 """
-The database server's clock, as the replication stream tells it. No local wall clock decides anything.
+The database server's clock, estimated from the replication stream. No decision depends on the local wall clock.
 
-Every message of the stream carries the time at which the server sent it. What has waited in a buffer since then looks
-older than it is, so the largest difference to the local monotonic clock is the best one.
+Every frame of the stream carries the time at which the server sent it. A frame that waited in a buffer shows an older
+time, so the largest observed offset to the local monotonic clock is the most accurate one.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import time
 
 
 class ServerClock:
-    """Microseconds since 2000-01-01 UTC, on the server. One thread observes, any thread may ask."""
+    """Current server time (see storage.server_time). One thread observes; any thread may call now()."""
 
     def __init__(self, now: int) -> None:
         self._offset = now - time.monotonic_ns() // 1000

@@ -1,118 +1,132 @@
 """
-The settler: the thread that writes the outcome of each row to the table, in batches, on a connection of its own.
+The settler: a thread that writes settlements to the table, in batches, on its own connection.
 
-Nothing is assumed done: a row that a statement did not find is looked for again until its transaction is known to have
-ended before the statement began. The WAL, and so the relay, can be ahead of what other sessions see: for an instant
-always, for long with synchronous replication. A row that is missing after that is gone, or in the hands of a scheduler:
-both are an end.
+A row that a statement did not find is tried again until its transaction was seen to have ended before the statement
+began, because the WAL can be ahead of what other sessions see: for an instant always, for long with synchronous
+replication. A row that is still missing then was deleted or claimed by a scheduler. Either way the relay is done with
+it.
 
-Any error of the database ends the thread and is reported: the session that owns it starts over.
+The session reads the results: wait for `fileno`, then call `take_settled`. A database error ends the thread, and
+`take_settled` raises it.
 """
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
+from typing import NamedTuple
 
-from outrider.cdc_relay.pipeline import Delivered, Failed, HandOver, Settlement
+from outrider.cdc_relay.settlements import Delivered, Failed, HandedOver, Settlement
 from outrider.runtime.crash_points import crash_point
 from outrider.runtime.wakeable_queue import WakeableQueue
-from outrider.storage.store import Burial, Refusal, Store
+from outrider.storage.decision import Burial, Retry
+from outrider.storage.store import Store
 
 BATCH = 1000
 GATHER_SECONDS = 0.25
 """
-How long rows are gathered for one statement, unless there is a whole batch or a pause before. Nothing waits for it, and
-every commit of ours takes the processor and the disk that the application's need. A relay that is killed sends again
-what it had gathered; one that is asked to stop gathers no more.
+How long settlements are gathered for one statement. A full batch or a pause ends it earlier. Nothing waits for these
+rows, and every commit takes processor and disk time from the application. A relay that is killed publishes the gathered
+rows again after its restart; one that is stopped gathers no more.
 """
-LEFT_BEHIND_SECONDS = 0.05
-"""The same while rows are left behind: the scheduler waits for those, and they wait for the rows before them."""
+GATHER_SECONDS_WHILE_BLOCKED = 0.05
+"""The same while a key is blocked: parked rows of the scheduler may wait until the rows before them are settled."""
 PAUSE_SECONDS = 0.02
-UNSEEN_RETRY_SECONDS = 0.05
+MISSING_RETRY_SECONDS = 0.05
+
+
+class SettledBatch(NamedTuple):
+    settlements: Sequence[Settlement]
+    seconds: float  # the time that the statements took
 
 
 class Settler:
-    """Settles on a thread of its own. Start it once, close it once."""
+    """Start it once, close it once. The other methods are for the session's thread."""
 
-    def __init__(
-        self,
-        store: Store,
-        *,
-        archive: bool,
-        has_left_behind: Callable[[], bool],
-        on_settled: Callable[[Sequence[Settlement], float], None],
-        on_crash: Callable[[BaseException], None],
-    ) -> None:
-        """`has_left_behind`: whether any key has rows in the table that could wait for those that are settled."""
+    def __init__(self, store: Store, *, archive: bool, blocked_keys: Collection[str]) -> None:
+        """`blocked_keys` is read from the settler's thread. While it is empty, settling skips the follower look-up."""
         self._store = store
-        self._has_left_behind = has_left_behind
+        self._blocked_keys = blocked_keys
         self._archive = archive
-        self._on_settled = on_settled
-        self._on_crash = on_crash
-        self._inbox: WakeableQueue[Settlement] = WakeableQueue()
-        self._unseen: list[Settlement] = []
-        self._ended: set[int] = set()  # the unseen whose transaction has ended: the next look is the last one
+        self._submitted: WakeableQueue[Settlement] = WakeableQueue()
+        self._settled: WakeableQueue[SettledBatch] = WakeableQueue()
+        self._error: Exception | None = None
+        self._missing: list[Settlement] = []
+        self._last_try: set[int] = set()  # missing rows whose transaction has ended: the next try is the last one
         self._closing = False
         self._gathering = True
-        self._enough = threading.Event()
+        self._stop_waiting = threading.Event()
         self._before_settle = crash_point("relay.before_settle")
-        self._after_settle = crash_point("relay.after_settle")
-        self._after_leave_behind = crash_point("relay.after_leave_behind")
+        self._after_settle_delivered = crash_point("relay.after_settle_delivered")
+        self._after_settle_undelivered = crash_point("relay.after_settle_undelivered")
         self._thread = threading.Thread(target=self._run, name="settler", daemon=True)
 
     def start(self) -> None:
         self._thread.start()
 
     def submit(self, settlements: Sequence[Settlement]) -> None:
-        self._inbox.put(settlements)
-        if len(self._inbox) >= BATCH:
-            self._enough.set()
+        self._submitted.put(settlements)
+        if len(self._submitted) >= BATCH:
+            self._stop_waiting.set()
 
-    def hurry(self) -> None:
-        """From now on, settle what there is at once."""
+    def fileno(self) -> int:
+        """For select(): readable means call take_settled()."""
+        return self._settled.fileno()
+
+    def take_settled(self) -> list[SettledBatch]:
+        """The batches written since the last call; after the last one, raises the error that ended the thread."""
+        if self._error is not None and not self._settled:
+            raise self._error
+        return self._settled.take()
+
+    def stop_gathering(self) -> None:
+        """From now on, write settlements at once."""
         self._gathering = False
-        self._enough.set()
+        self._stop_waiting.set()
 
     def close(self, timeout_seconds: float = 5.0) -> None:
-        """Stop after the statement that is running; what was not settled stays as it is in the table."""
+        """Stop after the running statement. Rows that are not settled stay as they are in the table."""
         self._closing = True
-        self.hurry()
-        self._inbox.put(())
+        self.stop_gathering()
+        self._submitted.put(())
         if self._thread.is_alive():
             self._thread.join(timeout_seconds)
+        self._settled.close()
+
+    # -- the thread ---------------------------------------------------------------------------------------------------
 
     def _run(self) -> None:
         try:
             while not self._closing:
-                if len(self._ended) < len(self._unseen) or not self._unseen:
-                    self._inbox.wait(UNSEEN_RETRY_SECONDS if self._unseen else 1.0)
-                batch = self._unseen + self._inbox.take(BATCH)
+                if len(self._last_try) < len(self._missing) or not self._missing:
+                    self._submitted.wait(MISSING_RETRY_SECONDS if self._missing else 1.0)
+                batch = self._missing + self._submitted.take(BATCH)
                 if batch:
                     self._settle(batch)
-                if not self._ended:
+                if not self._last_try:
                     self._gather()
         except Exception as error:
-            self._on_crash(error)
+            self._error = error
+            self._settled.put(())  # wakes the reader
         finally:
-            self._inbox.close()
+            self._submitted.close()
 
     def _gather(self) -> None:
         started = time.monotonic()
         before = -1
-        while self._gathering and before < len(self._inbox) < BATCH:
-            left = started + self._patience_seconds() - time.monotonic()  # rows can be left behind meanwhile
+        while self._gathering and before < len(self._submitted) < BATCH:
+            left = started + self._gather_seconds() - time.monotonic()  # a key can become blocked meanwhile
             if left <= 0:
                 return
-            before = len(self._inbox)
-            self._enough.wait(min(PAUSE_SECONDS, left))
-            self._enough.clear()
+            before = len(self._submitted)
+            self._stop_waiting.wait(min(PAUSE_SECONDS, left))
+            self._stop_waiting.clear()
 
-    def _patience_seconds(self) -> float:
-        if self._unseen:
-            return UNSEEN_RETRY_SECONDS
-        return LEFT_BEHIND_SECONDS if self._has_left_behind() else GATHER_SECONDS
+    def _gather_seconds(self) -> float:
+        if self._missing:
+            return MISSING_RETRY_SECONDS
+        return GATHER_SECONDS_WHILE_BLOCKED if self._blocked_keys else GATHER_SECONDS
 
     def _settle(self, batch: list[Settlement]) -> None:
         self._before_settle()
@@ -120,32 +134,32 @@ class Settler:
         found: set[int] = set()
         delivered = [item.id for item in batch if isinstance(item, Delivered)]
         if delivered:
-            followed = self._has_left_behind()
+            followed = bool(self._blocked_keys)
             found.update(self._store.settle(delivered, archive=self._archive, followed=followed))
-            self._after_settle()
+            self._after_settle_delivered()
         if len(delivered) < len(batch):
-            found.update(self._leave_behind(batch))
-            self._after_leave_behind()
-        self._unseen = [item for item in batch if item.id not in found and item.id not in self._ended]
-        unseen = {item.id for item in self._unseen}
-        done = [item for item in batch if item.id not in unseen] if unseen else batch
-        self._ended = self._with_ended_transactions() if unseen else set()
-        self._on_settled(done, time.perf_counter() - started)
+            found.update(self._settle_undelivered(batch))
+            self._after_settle_undelivered()
+        self._missing = [item for item in batch if item.id not in found and item.id not in self._last_try]
+        missing_ids = {item.id for item in self._missing}
+        done = [item for item in batch if item.id not in missing_ids] if missing_ids else batch
+        self._last_try = self._missing_with_ended_transactions() if missing_ids else set()
+        self._settled.put([SettledBatch(done, time.perf_counter() - started)])
 
-    def _leave_behind(self, batch: Iterable[Settlement]) -> list[int]:
-        handed_over, refusals, burials = [], [], []
+    def _settle_undelivered(self, batch: Iterable[Settlement]) -> list[int]:
+        handed_over, retries, burials = [], [], []
         for item in batch:
-            if isinstance(item, HandOver):
+            if isinstance(item, HandedOver):
                 handed_over.append(item.id)
             elif isinstance(item, Failed):
-                if isinstance(item.verdict, Refusal):
-                    refusals.append(item.verdict)
-                elif isinstance(item.verdict, Burial):
-                    burials.append(item.verdict)
+                if isinstance(item.decision, Retry):
+                    retries.append(item.decision)
+                elif isinstance(item.decision, Burial):
+                    burials.append(item.decision)
         found = self._store.hand_over(handed_over) if handed_over else []
-        found += self._store.fail(refusals) if refusals else []
+        found += self._store.fail(retries) if retries else []
         return found + (self._store.bury(burials) if burials else [])
 
-    def _with_ended_transactions(self) -> set[int]:
-        in_progress = self._store.in_progress({item.xid for item in self._unseen})
-        return {item.id for item in self._unseen if item.xid not in in_progress}
+    def _missing_with_ended_transactions(self) -> set[int]:
+        in_progress = self._store.in_progress({item.xid for item in self._missing})
+        return {item.id for item in self._missing if item.xid not in in_progress}

@@ -1,8 +1,7 @@
 """
-The life of the replication slot: found, created, waited for, created again when the server gave it up.
+The replication slot: find it, create it, create it again when the server has invalidated it. Nothing here streams.
 
-A slot that is created anew has seen nothing of the rows that are in the table at that moment: they are handed over to
-the scheduler. Nothing here streams.
+A new slot does not deliver the rows that are in the table when it is created: these are handed over to the scheduler.
 """
 
 from __future__ import annotations
@@ -20,10 +19,10 @@ OBJECT_IN_USE = "55006"
 
 
 def ensure_slot(store: Store, name: str, *, failover: bool) -> SlotState:
-    """The slot, usable; created where it is missing, and again where it is lost."""
+    """Return the state of a usable slot. Creates it if it is missing or lost."""
     state = slot_state(store, name)
     if state is not None and state.lost:
-        remedy = "created again; if it recurs, raise max_slot_wal_keep_size, or see why the relay was away for so long"
+        remedy = "created again; if it recurs, raise max_slot_wal_keep_size, or find out why the relay was away so long"
         log.error("slot_lost", slot=name, cause=state.lost, remedy=remedy)
         drop_slot(store.connection, name)
         state = None
@@ -35,10 +34,10 @@ def ensure_slot(store: Store, name: str, *, failover: bool) -> SlotState:
     return state
 
 
-def give_up_slot(store: Store, name: str) -> None:
+def drop_slot_older_than_publication(store: Store, name: str) -> None:
     """
-    Drop a slot whose position lies before the publication was created (again): the server looks publications up as of
-    the position, so nothing can ever be read from there. Left alone while another relay has it.
+    Drop a slot whose position lies before the (re)creation of the publication. The server looks the publication up as
+    of that position, so nothing can be read from there. Does nothing while another relay holds the slot.
     """
     state = slot_state(store, name)
     if state is not None and not state.active:
@@ -51,8 +50,8 @@ def _create(store: Store, name: str, *, failover: bool) -> None:
     try:
         create_slot(store.connection, name, failover=failover)
     except DatabaseError as error:
-        if error.sqlstate != DUPLICATE_OBJECT:  # another relay was faster, and does what follows
+        if error.sqlstate != DUPLICATE_OBJECT:
             raise
-        return
+        return  # another relay created it, and hands the rows over
     handed_over = store.hand_over_all()
     log.warning("slot_created", slot=name, handed_over=handed_over)

@@ -1,9 +1,9 @@
 """
-The window: which rows are in flight, and how far the WAL may be confirmed. Pure accounting, no I/O.
+The window: the rows that are read but not yet settled, and the WAL position that may be confirmed. Pure accounting.
 
-A transaction can be confirmed once its Commit was read and each of its rows has left the window (settled, or never the
-relay's); the confirmed position is the end of the last transaction up to which that holds. The window is bounded in
-messages and in bytes; a transaction may be larger than it, and flows through.
+A transaction can be confirmed once its Commit was read and all its rows have left the window. The confirmed position is
+the end of the last transaction for which this holds, and for all before it. The window is bounded in messages and in
+bytes; a transaction may be larger than the window and passes through it row by row.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from outrider.storage.message import Message
 class Transaction:
     xid: int
     commit_time: int
-    in_flight: int = 0
+    unsettled: int = 0
     end_lsn: int | None = None  # until its Commit is read
 
 
@@ -39,17 +39,17 @@ class Window:
 
     @property
     def room(self) -> int:
-        """How many more messages may be read now; a single one that is larger than the window may always enter."""
+        """How many more messages may be read now. An empty window accepts a message of any size."""
         if self._bytes >= self._max_bytes:
             return 0
         return max(0, self._max_messages - len(self._rows))
 
     @property
     def confirmed(self) -> int:
-        """Up to here, every row has been dealt with."""
+        """Every row before this position is settled, or is not the relay's."""
         while self._transactions:
             first = self._transactions[0]
-            if first.in_flight or first.end_lsn is None:
+            if first.unsettled or first.end_lsn is None:
                 break
             self._confirmed = max(self._confirmed, first.end_lsn)
             self._transactions.popleft()
@@ -57,16 +57,16 @@ class Window:
 
     @property
     def idle(self) -> bool:
-        """Nothing is in flight, and no transaction is half read."""
+        """No row is unsettled, and no transaction is half read."""
         return self.confirmed >= 0 and not self._transactions
 
     def begin(self, xid: int, commit_time: int) -> None:
         self._transactions.append(Transaction(xid, commit_time))
 
     def enter(self, message: Message) -> None:
-        """A row of the transaction that is being read."""
+        """Add a row of the transaction that is being read."""
         transaction = self._transactions[-1]
-        transaction.in_flight += 1
+        transaction.unsettled += 1
         size = message.size
         self._bytes += size
         self._rows[message.id] = (transaction, size)
@@ -75,17 +75,17 @@ class Window:
         self._transactions[-1].end_lsn = end_lsn
 
     def leave(self, ids: Iterable[int]) -> None:
-        """Rows that were dealt with; ids that are not in flight are ignored."""
+        """Remove rows; ids that are not in the window are ignored."""
         for row_id in ids:
             entry = self._rows.pop(row_id, None)
             if entry is not None:
-                entry[0].in_flight -= 1
+                entry[0].unsettled -= 1
                 self._bytes -= entry[1]
 
     def transaction_of(self, row_id: int) -> Transaction:
         return self._rows[row_id][0]
 
     def server_reached(self, wal_end: int) -> None:
-        """The server has sent everything up to here: with nothing in flight, an idle outbox holds no WAL back."""
+        """Confirm the server's position if the window is idle, so that an idle outbox retains no WAL."""
         if self.idle:
             self._confirmed = max(self._confirmed, wal_end)

@@ -1,13 +1,13 @@
 """
-Consumer: functions that handle messages, retried by the broker, and applied once where they use the inbox.
+Consumers: functions that handle messages from RabbitMQ, with delayed retries and dead letters held by the broker.
 
     from outrider.consumer import Reject, consume
 
     @consume("order.*", queue="billing.on_order", retry_delays=("1s", "10s", "1m", "5m"))
     async def bill(order: Order) -> None: ...
 
-and `outrider worker shop.consumers`, or `Worker(broker_url=..., consumers=[bill]).run()`. `outrider.consumer.inbox` can be used
-without any of this, and without aio-pika.
+Run them with `outrider worker shop.consumers`, or with `Worker(broker_url=..., consumers=[bill]).run()`.
+`outrider.consumer.inbox` applies the effects of an event once. It works without a Worker and without aio-pika.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Consumer", "Delivery", "Reject", "Worker", "consume"]
 
-# Loaded when first asked for: whoever imports outrider.consumer.inbox need not have aio-pika.
-_HOMES = {
+# Imported on first use: outrider.consumer.inbox must work without aio-pika.
+_MODULES = {
     "Consumer": "definition",
     "Delivery": "delivery",
     "Reject": "errors",
@@ -34,6 +34,6 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
+    if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
+    return getattr(importlib.import_module(f"{__name__}.{_MODULES[name]}"), name)

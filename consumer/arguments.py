@@ -1,11 +1,12 @@
 """
-Arguments: what a handler is given, worked out once from its signature.
+Arguments: read a handler's signature once, and build its arguments for every message.
 
-A parameter is recognised by its name (see `KNOWN`); the one that has none of these names and no default is the body.
-The body's annotation says how it is decoded: `bytes` as it came, nothing (or Any, dict, list, ...) as JSON, and
-anything else that Pydantic can validate (a model, a dataclass, a TypedDict, `list[Order]`) from JSON by Pydantic.
+A parameter is recognised by its name (see KNOWN_PARAMETERS). The parameter with any other name and no default takes the
+body. The body's annotation selects the decoding: `bytes` passes it unchanged; no annotation (or Any, dict, list, ...)
+means JSON; any other type that Pydantic can validate (a model, a dataclass, a TypedDict, `list[Order]`) means JSON
+validated by Pydantic.
 
-A signature that cannot be filled is refused when the consumer is defined, with a list of what is possible.
+A signature that cannot be filled raises TypeError when the consumer is defined, with a list of what is possible.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from uuid import UUID
 from outrider.consumer.delivery import Delivery
 from outrider.consumer.errors import Undecodable
 
-KNOWN: Final[Mapping[str, tuple[type, ...]]] = {
+KNOWN_PARAMETERS: Final[Mapping[str, tuple[type, ...]]] = {
     "routing_key": (str,),
     "message": (Delivery,),
     "headers": (Mapping, dict),
@@ -31,34 +32,34 @@ KNOWN: Final[Mapping[str, tuple[type, ...]]] = {
     "tracking_ids": (tuple,),
     "attempt": (int,),
 }
-"""Parameters by name, and what each may be annotated with."""
+"""Parameter names, and the annotations that each accepts."""
 
 HANDLES: Final = ("connection", "session")
-"""Names of the parameter for the inbox's transaction."""
+"""Parameter names for the connection or session of the inbox's transaction."""
 
 _PLAIN_JSON: Final = (Any, object, dict, list, str, int, float, bool, inspect.Parameter.empty)
 _POSSIBLE: Final = (
     "a handler takes its message's body (any other name; bytes, JSON or a type Pydantic validates, by its annotation) "
-    f"and any of {', '.join(KNOWN)}; with inbox=True also {' or '.join(HANDLES)}"
+    f"and any of {', '.join(KNOWN_PARAMETERS)}; with inbox=True also {' or '.join(HANDLES)}"
 )
 
 Decode = Callable[[Delivery], Any]
 
 
 class Arguments(NamedTuple):
-    """The plan of one handler."""
+    """How to build the arguments of one handler."""
 
     values: tuple[tuple[str, Decode], ...]
     handle: str | None
-    """The parameter that takes the inbox's connection or session."""
+    """Name of the parameter that takes the inbox's connection or session."""
 
     def bind(self, delivery: Delivery) -> dict[str, Any]:
-        """The arguments for a message; Undecodable if its body is not what the handler takes."""
+        """Return the arguments for a message. Raises Undecodable if its body does not match the annotation."""
         return {name: decode(delivery) for name, decode in self.values}
 
 
 def plan_arguments(function: Callable[..., Any], *, inbox: bool = False) -> Arguments:
-    """How to call this handler; TypeError if it cannot be."""
+    """Read the signature of a handler. Raises TypeError if it cannot be filled."""
     name = getattr(function, "__qualname__", repr(function))
     hints = _hints(function, name)
     values: list[tuple[str, Decode]] = []
@@ -66,20 +67,20 @@ def plan_arguments(function: Callable[..., Any], *, inbox: bool = False) -> Argu
     handle: str | None = None
     for parameter in inspect.signature(function).parameters.values():
         if parameter.kind not in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
-            raise TypeError(f"{name}: {parameter} cannot be given by name; {_POSSIBLE}")
+            raise TypeError(f"{name}: {parameter} cannot be passed by name; {_POSSIBLE}")
         annotation = hints.get(parameter.name, parameter.empty)
-        if parameter.name in KNOWN:
-            values.append((parameter.name, _known(name, parameter.name, annotation)))
+        if parameter.name in KNOWN_PARAMETERS:
+            values.append((parameter.name, _decode_known(name, parameter.name, annotation)))
         elif parameter.name in HANDLES:
             if not inbox or handle is not None:
-                wrong = "is there only with inbox=True" if not inbox else f"and {handle} are the same: keep one"
+                wrong = "needs inbox=True" if not inbox else f"and {handle} are the same: keep one"
                 raise TypeError(f"{name}: {parameter.name} {wrong}; {_POSSIBLE}")
             handle = parameter.name
         elif parameter.default is parameter.empty:
             bodies.append(parameter.name)
-            values.append((parameter.name, _body(name, parameter.name, annotation)))
+            values.append((parameter.name, _decode_body(name, parameter.name, annotation)))
     if len(bodies) > 1:
-        raise TypeError(f"{name}: only one of {', '.join(bodies)} can be the body; {_POSSIBLE}")
+        raise TypeError(f"{name}: only one of {', '.join(bodies)} can take the body; {_POSSIBLE}")
     return Arguments(tuple(values), handle)
 
 
@@ -92,13 +93,13 @@ def _hints(function: Callable[..., Any], name: str) -> dict[str, Any]:
     try:
         return get_type_hints(target)
     except Exception as error:
-        raise TypeError(f"{name}: its annotations cannot be read at run time: {error}") from None
+        raise TypeError(f"{name}: the annotations cannot be read at run time: {error}") from None
 
 
-def _known(function: str, name: str, annotation: Any) -> Decode:
+def _decode_known(function: str, name: str, annotation: Any) -> Decode:
     kinds = {get_origin(each) or each for each in _alternatives(annotation)} - {type(None)}
-    if not kinds <= {*KNOWN[name], Any, object, inspect.Parameter.empty}:
-        allowed = " or ".join(kind.__name__ for kind in KNOWN[name])
+    if not kinds <= {*KNOWN_PARAMETERS[name], Any, object, inspect.Parameter.empty}:
+        allowed = " or ".join(kind.__name__ for kind in KNOWN_PARAMETERS[name])
         raise TypeError(f"{function}: {name} is {allowed}, not {_describe(annotation)}; {_POSSIBLE}")
     if name == "message":
         return lambda delivery: delivery
@@ -107,12 +108,12 @@ def _known(function: str, name: str, annotation: Any) -> Decode:
     return lambda delivery: getattr(delivery, name)
 
 
-def _body(function: str, name: str, annotation: Any) -> Decode:
+def _decode_body(function: str, name: str, annotation: Any) -> Decode:
     if annotation is bytes:
         return lambda delivery: delivery.body
     if (get_origin(annotation) or annotation) in _PLAIN_JSON and not get_args(annotation):
         expected = annotation if annotation in (dict, list, str, int, float, bool) else None
-        return lambda delivery: _json(delivery, expected)
+        return lambda delivery: _load_json(delivery, expected)
     try:
         from pydantic import TypeAdapter
     except ImportError:
@@ -123,22 +124,22 @@ def _body(function: str, name: str, annotation: Any) -> Decode:
         adapter: TypeAdapter[Any] = TypeAdapter(annotation)
     except Exception:
         raise TypeError(f"{function}: Pydantic cannot validate {name}: {_describe(annotation)}; {_POSSIBLE}") from None
-    return lambda delivery: _validated(adapter, delivery)
+    return lambda delivery: _validate(adapter, delivery)
 
 
-def _json(delivery: Delivery, expected: type | None) -> Any:
+def _load_json(delivery: Delivery, expected: type | None) -> Any:
     try:
         value = json.loads(delivery.body)
     except ValueError as error:
-        # A JSONDecodeError tells the place; a UnicodeDecodeError would quote the byte.
+        # A JSONDecodeError has a position; the text of a UnicodeDecodeError would quote a byte of the body.
         where = f" at character {error.pos}" if isinstance(error, json.JSONDecodeError) else ""
         raise Undecodable(f"the body is not JSON{where}") from None
     if expected is not None and not isinstance(value, (int, float) if expected is float else expected):
-        raise Undecodable(f"the body is JSON, but no {expected.__name__}: it is a {type(value).__name__}")
+        raise Undecodable(f"the body is JSON of type {type(value).__name__}, not {expected.__name__}")
     return value
 
 
-def _validated(adapter: Any, delivery: Delivery) -> Any:
+def _validate(adapter: Any, delivery: Delivery) -> Any:
     from pydantic import ValidationError
 
     try:

@@ -1,9 +1,9 @@
 """
-Connect to RabbitMQ with aio-pika, from the same URL that the other services read.
+Connect to RabbitMQ with aio-pika, from the same broker URL as the other services.
 
-One plain connection per call: when it is lost, the worker's own loop makes another, and declares and consumes again.
-(aio-pika's robust connection would restore things behind its back.) Whatever goes wrong comes out as a BrokerOutage
-without the password.
+Each call opens one plain connection. When it is lost, the worker connects again, and declares and consumes again;
+aio-pika's robust connection is not used because it would restore channels and consumers on its own. Every failure to
+connect is raised as BrokerOutage, without the password.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from outrider.settings.tls import TlsOptions
 HEARTBEAT_SECONDS = 30
 
 
-class Broker:
-    """Where a worker connects to: the hosts of a broker URL, tried in turn."""
+class BrokerHosts:
+    """The hosts of a broker URL, tried in turn."""
 
     def __init__(
         self,
@@ -49,12 +49,12 @@ class Broker:
         self._name = name
 
     async def connect(self) -> AbstractConnection:
-        """A connection to the first host that answers; BrokerOutage when none does."""
+        """Connect to the first host that answers. Raises BrokerOutage if none does."""
         last: BrokerOutage | None = None
         for client in self._clients:
             try:
                 return await self._connect(client)
-            except Exception as error:  # whatever sockets, TLS and aiormq raise
+            except Exception as error:  # sockets, TLS and aiormq raise many types
                 last = _outage(error, address_of(client))
         assert last is not None
         raise last
@@ -93,8 +93,8 @@ def _outage(error: Exception, where: str) -> BrokerOutage:
     if isinstance(error, aio_pika.exceptions.AuthenticationError | aio_pika.exceptions.ProbableAuthenticationError):
         return outage("LoginRefused", f"at {where}")
     if isinstance(error, aio_pika.exceptions.InvalidFrameError) and "Connection.OpenOk" in str(error):
-        # aiormq loses the broker's answer to Connection.Open; there is only one reason for it to close instead.
+        # aiormq drops the broker's answer to Connection.Open. RabbitMQ closes the connection here for this reason only.
         return outage("VhostRefused", f"at {where}")
-    if "[SSL" in str(error):  # aiormq makes a ConnectionError of it
+    if "[SSL" in str(error):  # aiormq raises it as a ConnectionError
         return outage("TlsFailed", f"{error}; at {where}")
     return outage(error, f"at {where}", connecting=True)

@@ -1,9 +1,9 @@
 """
-Context: the trace, tracking ids and log context of a message, around its handler.
+Context: the trace, tracking ids and log context of a message, restored around its handler.
 
-What the handler publishes through `producer` carries them on. Sentry and OpenTelemetry are used where the application
-has loaded (and, for Sentry, initialised) them; nothing is imported for it, and a library that fails does not fail the
-handler. structlog's context holds the message's ids, and what its producer chose to send along.
+Messages that the handler publishes through the producer continue them. Sentry and OpenTelemetry are used only where the
+application has imported (and, for Sentry, initialised) them. An error in one of these libraries does not fail the
+handler. structlog's context holds the message's ids and the log context that its producer sent.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from outrider.producer.context import tracking
 
 
 @contextmanager
-def restored(delivery: Delivery, consumer: str) -> Iterator[None]:
-    """Inside, work is done on behalf of this message."""
-    sent_along = delivery.headers.get(LOG_CONTEXT_HEADER)
-    bound = {str(name): value for name, value in sent_along.items()} if isinstance(sent_along, dict) else {}
+def restored_context(delivery: Delivery, consumer: str) -> Iterator[None]:
+    """Restore the context of this message inside the block."""
+    log_context = delivery.headers.get(LOG_CONTEXT_HEADER)
+    bound = {str(name): value for name, value in log_context.items()} if isinstance(log_context, dict) else {}
     bound |= {"consumer": consumer, "event_id": delivery.event_id, "event_type": delivery.event_type}
     with ExitStack() as stack:
         stack.enter_context(structlog.contextvars.bound_contextvars(**bound))
@@ -38,8 +38,8 @@ def restored(delivery: Delivery, consumer: str) -> Iterator[None]:
         yield
 
 
-def report(error: BaseException) -> None:
-    """Tell the application's Sentry, where there is one, of a message that is given up."""
+def report_to_sentry(error: BaseException) -> None:
+    """Report the error of a buried message to the application's Sentry, if it uses Sentry."""
     sentry: Any = sys.modules.get("sentry_sdk")
     if sentry is not None:
         with suppress(Exception):

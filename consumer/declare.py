@@ -1,12 +1,12 @@
 """
-Bring the topology about at the broker, or only check that it is there.
+Declare the topology at the broker, or only check that it exists.
 
-`declare` makes what is missing and leaves what is there alone. `check` changes nothing, for users who may configure
-nothing: it looks for every queue and exchange and for the permission to publish and to consume, and stops at the first
-thing that is missing, with one line that names it. What cannot be seen over AMQP are bindings.
+`declare` creates what is missing and changes nothing that exists. `check` creates nothing, for broker users without the
+permission to configure: it checks that every queue and exchange exists and that the user may publish and consume, and
+stops at the first problem with a one-line error. Bindings cannot be checked over AMQP.
 
-The permission to publish is tried with a message that the broker must refuse: it looks at the permission first and
-then at `expiration`, which is not a number.
+The permission to publish is checked with a message that the broker must refuse: RabbitMQ checks the permission first
+and then `expiration`, which is not a number.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from outrider.consumer.errors import TopologyError
 from outrider.consumer.topology import ExchangeSpec, Topology
 from outrider.failures import one_line
 
-HOW = "declare it (deploy/terraform/consumer), or let the worker do so (declare)"
+HINT = "declare it (deploy/terraform/consumer), or let the worker declare it (declare=true)"
 
 
 async def declare(connection: AbstractConnection, topology: Topology) -> None:
-    """Make what is missing; TopologyError names what the broker refuses."""
+    """Create what is missing. Raises TopologyError that names what the broker refuses."""
     for exchange in topology.exchanges:
         if not (exchange.shared and await _exists(connection, exchange)):
             async with _channel(connection, f"exchange {exchange.name}", "declare") as channel:
@@ -45,21 +45,21 @@ async def declare(connection: AbstractConnection, topology: Topology) -> None:
             await channel.queue_declare(queue.name, durable=True, arguments=dict(queue.arguments))
     for binding in topology.bindings:
         what = f"binding of queue {binding.queue} to exchange {binding.exchange}"
-        async with _channel(connection, what, "make") as channel:
+        async with _channel(connection, what, "create") as channel:
             await channel.queue_bind(binding.queue, binding.exchange, binding.routing_key)
 
 
 async def check(connection: AbstractConnection, topology: Topology) -> None:
-    """Look for everything; TopologyError names the first thing that is missing or not permitted."""
+    """Check everything. Raises TopologyError that names the first thing that is missing or not permitted."""
     for exchange in topology.exchanges:
         if not await _exists(connection, exchange):
-            raise TopologyError(f"exchange {exchange.name} does not exist: {HOW}")
+            raise TopologyError(f"exchange {exchange.name} does not exist: {HINT}")
     for queue in topology.queues:
         async with _channel(connection, f"queue {queue.name}", "see") as channel:
             await channel.queue_declare(queue.name, passive=True)
-    for name in topology.written:
+    for name in topology.published_exchanges:
         async with _channel(connection, f"exchange {name}", "publish to") as channel:
-            with suppress(ChannelPreconditionFailed):  # refused for what it is, not for who sent it
+            with suppress(ChannelPreconditionFailed):  # refused because of `expiration`: the permission is there
                 await channel.basic_publish(b"", exchange=name, properties=Basic.Properties(expiration="?"))
 
 
@@ -76,7 +76,7 @@ async def _exists(connection: AbstractConnection, exchange: ExchangeSpec) -> boo
 
 @asynccontextmanager
 async def _channel(connection: AbstractConnection, what: str, verb: str) -> AsyncIterator[AbstractChannel]:
-    """A channel of its own for one step: a refusal closes it."""
+    """A new channel for one step: a refusal closes the channel."""
     channel = connection.channel(on_return_raises=True)
     try:
         await channel.initialize()
@@ -88,16 +88,16 @@ async def _channel(connection: AbstractConnection, what: str, verb: str) -> Asyn
 
 
 def explain(error: ChannelClosed, what: str, verb: str) -> str:
-    """The broker's refusal as a line for an operator."""
+    """Describe the broker's refusal in one line for an operator."""
     match error:
         case ChannelNotFoundEntity():
-            return f"{what} does not exist: {HOW}"
+            return f"{what} does not exist: {HINT}"
         case ChannelAccessRefused():
-            return f"the broker user may not {verb} {what}: grant the permission, or see {HOW}"
+            return f"the broker user may not {verb} {what}: grant the permission, or see {HINT}"
         case ChannelLockedResource():
             return f"{what} is exclusive to another connection"
         case ChannelPreconditionFailed():
-            return one_line(f"{what} exists and is different: delete it, or do not declare; {_reply(error)}")
+            return one_line(f"{what} exists with other arguments: delete it, or set declare=false; {_reply(error)}")
         case _:
             return one_line(f"cannot {verb} {what}: {_reply(error)}")
 

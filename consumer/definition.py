@@ -1,12 +1,12 @@
 """
-Consumers: a function, the messages it handles, and how often they are tried again.
+Consumer: a handler function, the messages that it handles, and its retry delays.
 
     @consume("order.*", queue="billing.on_order", retry_delays=("1s", "10s", "1m", "5m"))
     async def bill(order: Order, event_id: UUID) -> None: ...
 
-`consume` makes a Consumer of the function; `Consumer(function, ...)` is the explicit form. Calling a Consumer calls the
-function, so that tests need no broker. Everything about a definition is checked when it is made; nothing is connected
-or declared here.
+`consume` turns the function into a Consumer; `Consumer(function, ...)` does the same. Calling a Consumer calls the
+function, so unit tests need no broker. Options and signature are checked at definition. This module neither connects
+nor declares anything.
 """
 
 from __future__ import annotations
@@ -17,26 +17,28 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final, Generic, ParamSpec, TypeVar
 
 from outrider.consumer.arguments import plan_arguments
-from outrider.consumer.durations import parse_duration
+from outrider.settings.durations import Duration, parse_duration
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
 DEFAULT_RETRY_DELAYS: Final = ("1s", "10s", "1m", "5m")
 LONGEST_QUEUE_NAME: Final = 255 - len(".dlq")
+LONGEST_RETRY_DELAY_MILLISECONDS: Final = 2**32 - 1
+"""The longest time to live of a message that RabbitMQ accepts."""
 
 
 class Consumer(Generic[P, R]):
     """
     A handler of messages.
 
-    routing_keys   topic patterns (`order.*`, `#`) by which its queue is bound; none: only what is sent to the queue
-    queue          its queue, which all workers with this consumer share
-    exchange       where the events are published; None: the worker's
-    retry_delays   how long a message waits after each failure; after the last it goes to the dead letters
-    prefetch       how many messages a worker holds at a time; None: the worker's
-    inbox          run the handler inside a transaction in which each event is applied once
-    name           under which the inbox knows it; the queue's by default
+    routing_keys   topic patterns (`order.*`, `#`) that bind the queue; none: the queue is not bound to an exchange
+    queue          the queue; all workers with this consumer share it
+    exchange       the exchange of the events; None: the worker's `exchange`
+    retry_delays   the delay after each failed attempt; after the last one the message is buried
+    prefetch       messages that a worker holds at a time; None: the worker's `prefetch`
+    inbox          run the handler in a transaction that applies each event once
+    name           the consumer's name in the inbox and in metrics; the queue's name by default
     """
 
     __name__: str
@@ -63,7 +65,7 @@ class Consumer(Generic[P, R]):
         self.routing_keys = routing_keys
         self.queue = _check_name("queue", queue, LONGEST_QUEUE_NAME)
         self.exchange = None if exchange is None else _check_name("exchange", exchange, 255)
-        self.retry_delays = tuple(map(parse_duration, retry_delays))
+        self.retry_delays = tuple(map(_parse_retry_delay, retry_delays))
         self.prefetch = None if prefetch is None else check_prefetch(prefetch)
         self.inbox = inbox
         self.name = queue if name is None else _check_name("name", name, 255)
@@ -87,7 +89,7 @@ def consume(
     inbox: bool = False,
     name: str | None = None,
 ) -> Callable[[Callable[P, R]], Consumer[P, R]]:
-    """Make a consumer of a function. The options are those of Consumer."""
+    """Turn a function into a Consumer. The options are those of Consumer."""
     if routing_keys and not isinstance(routing_keys[0], str):
         raise TypeError('consume takes routing keys and a queue: @consume("order.*", queue="billing.on_order")')
 
@@ -111,13 +113,22 @@ AnyConsumer = Consumer[..., Any]
 
 def check_prefetch(value: Any) -> int:
     if type(value) is not int or not 1 <= value <= 65535:
-        raise ValueError(f"prefetch is a number of messages from 1 to 65535, not {value!r}")
+        raise ValueError(f"prefetch must be a number of messages from 1 to 65535, not {value!r}")
     return value
+
+
+def _parse_retry_delay(value: object) -> Duration:
+    if not isinstance(value, str):
+        raise TypeError(f"a retry delay is text such as 500ms, 10s or 1m30s, not {value!r}")
+    delay = parse_duration(value)
+    if not 0 < delay.milliseconds <= LONGEST_RETRY_DELAY_MILLISECONDS:
+        raise ValueError(f"a retry delay is from 1 to {LONGEST_RETRY_DELAY_MILLISECONDS} ms, not {value!r}")
+    return delay
 
 
 def _check_name(what: str, value: object, longest: int) -> str:
     if not isinstance(value, str) or not value:
-        raise TypeError(f"{what} is a text that is not empty, not {value!r}")
+        raise TypeError(f"{what} must be a non-empty string, not {value!r}")
     if len(value.encode()) > longest:
         raise ValueError(f"{what} has more than {longest} bytes: {value[:40]!r}...")
     return value

@@ -1,9 +1,9 @@
 """
-Delivery: one message as a handler sees it, and the headers by which workers tell each other of its past.
+Delivery: one received message as a handler sees it, and the headers in which workers record its earlier attempts.
 
-Built from what aiormq received, without touching the body. A message that comes back from a delay looks as it did at
-first: its routing key and exchange are kept in headers, since the way back has others. Nothing here can acknowledge a
-message: that is the worker's business.
+Built from the message that aiormq received, without reading the body. A message that returns from a delay queue has the
+same routing key and exchange as at first: both are kept in headers, because the return path uses others. A Delivery
+cannot acknowledge its message: the worker does that.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from aiormq.abc import DeliveredMessage
 from outrider.producer.context import TRACKING_HEADER
 
 ATTEMPT: Final = "x-outrider-attempt"
-"""How many attempts were made before."""
+"""Number of earlier attempts."""
 EXCHANGE: Final = "x-outrider-exchange"
 ROUTING_KEY: Final = "x-outrider-routing-key"
 EXPIRES_AT: Final = "x-outrider-expires-at"
-"""Unix milliseconds: what is left of the message's time to live, across delays."""
+"""Unix milliseconds at which the message expires; kept across delays."""
 REASON: Final = "x-outrider-reason"
 ERROR: Final = "x-outrider-error"
 DIED_AT: Final = "x-outrider-died-at"
 OWN_HEADERS: Final = frozenset({ATTEMPT, EXCHANGE, ROUTING_KEY, EXPIRES_AT, REASON, ERROR, DIED_AT})
 
-# What the broker notes about a message's way. Sent again, it would pass for the new message's.
+# Headers that RabbitMQ adds on the way. In a copy they would look like the history of the new message.
 BROKER_HEADERS: Final = frozenset(
     {
         *("x-death", "x-delivery-count", "x-acquired-count"),
@@ -36,21 +36,21 @@ BROKER_HEADERS: Final = frozenset(
     }
 )
 ARRIVED_AT: Final = "timestamp_in_ms"
-"""When the message came to the broker, where the broker is configured to say (message_interceptors)."""
+"""Arrival time at the broker; present only if the broker is configured to add it (message_interceptors)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
     """
-    A message that was received.
+    A received message.
 
-    event_id      the AMQP message_id: the outbox's event id; '' where the sender gave none
-    event_type    the AMQP type: what happened
-    aggregate     what it happened to: ('order', '42'), or None
-    tracking_ids  the chain of messages that led here, this one last
+    event_id      the AMQP message_id: the outbox's event id; '' if the message has none
+    event_type    the AMQP type
+    aggregate     (type, id) of the event's aggregate, such as ('order', '42'), or None
+    tracking_ids  ids of the chain of messages that led to this one; this one is last
     attempt       1 for the first
-    expires_at    Unix seconds, or None. RabbitMQ does not tell how long a message has waited: unless it is configured
-                  to stamp arrivals, its time to live counts from the first delivery
+    expires_at    Unix seconds, or None. RabbitMQ does not report how long a message has waited: unless it is configured
+                  to add arrival times, the time to live counts from the first delivery
     """
 
     body: bytes = field(repr=False)
@@ -69,12 +69,12 @@ class Delivery:
     expires_at: float | None
 
     def describe(self) -> dict[str, object]:
-        """What logs may say of a message: never its body or its headers."""
+        """Fields for logs. Body and headers are never logged."""
         return {"event_id": self.event_id, "event_type": self.event_type, "attempt": self.attempt}
 
 
 def read_delivery(received: DeliveredMessage, now: float) -> Delivery:
-    """What was received at `now` (Unix seconds). Never raises: headers that are not what they should be are ignored."""
+    """Build a Delivery from a message received at `now` (Unix seconds). Never raises: invalid headers are ignored."""
     properties = received.header.properties
     headers: dict[str, Any] = properties.headers or {}
     event_id = properties.message_id or ""
@@ -100,14 +100,14 @@ def read_delivery(received: DeliveredMessage, now: float) -> Delivery:
 
 
 def _expires_at(headers: Mapping[str, Any], expiration: str | None, now: float) -> float | None:
-    noted = headers.get(EXPIRES_AT)
-    if isinstance(noted, int):
-        return noted / 1000
+    recorded = headers.get(EXPIRES_AT)
+    if isinstance(recorded, int):
+        return recorded / 1000
     if not expiration or not expiration.isdigit():
         return None
     arrived = headers.get(ARRIVED_AT)
     return (arrived / 1000 if isinstance(arrived, int) else now) + int(expiration) / 1000
 
 
-def _text(noted: object, actual: str | None) -> str:
-    return noted if isinstance(noted, str) else actual or ""
+def _text(recorded: object, actual: str | None) -> str:
+    return recorded if isinstance(recorded, str) else actual or ""

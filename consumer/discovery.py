@@ -1,8 +1,8 @@
 """
-Find the consumers of an application's modules, and its database, by name: what `outrider worker` is given.
+Find consumers and the inbox database by name, from the arguments and settings of `outrider worker`.
 
-Names are imported here and nowhere else. A name that leads nowhere is a SettingsError in one line; an exception that
-the application's own code raises while it is imported is its own, with its traceback.
+This is the only module that imports the application's modules by name. A name that does not exist raises a one-line
+SettingsError. An exception that the application's own code raises during the import is passed on with its traceback.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from outrider.errors import SettingsError
 
 
 def prepare_imports() -> None:
-    """Let applications be found from the working directory, as `python -m` does; set Django up, where it is used."""
+    """Add the working directory to sys.path, like `python -m`, and set up Django if DJANGO_SETTINGS_MODULE is set."""
     here = str(Path.cwd())
     if here not in sys.path:
         sys.path.insert(0, here)
@@ -30,19 +30,19 @@ def prepare_imports() -> None:
 
 
 def find_consumers(modules: Iterable[str]) -> list[AnyConsumer]:
-    """Every Consumer that is an attribute of one of these modules; SettingsError where a module has none."""
+    """Every Consumer that is an attribute of one of these modules. Raises SettingsError for a module without one."""
     found: dict[int, AnyConsumer] = {}
     for name in modules:
         module = _import(name)
         consumers = [value for value in vars(module).values() if isinstance(value, Consumer)]
         if not consumers:
-            raise SettingsError(f"{name} has no consumers: decorate a function of it with @consume(...)")
+            raise SettingsError(f"{name} has no consumers: decorate a function in it with @consume(...)")
         found |= {id(consumer): consumer for consumer in consumers}
     return list(found.values())
 
 
 def find_database(name: str) -> Any:
-    """What `package.module:attribute` names; a name without a colon is a Django alias."""
+    """The object that `package.module:attribute` names. A name without a colon is returned as a Django alias."""
     module, colon, attribute = name.partition(":")
     if not colon:
         return name
@@ -61,7 +61,7 @@ def _import(name: str) -> Any:
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
-        # Only if it is this very module that is missing, and not one that it imports.
+        # Only if this module is missing, not one that it imports.
         if error.name is None or not (name == error.name or name.startswith(f"{error.name}.")):
             raise
         raise SettingsError(f"there is no module {name} (looked in the working directory and sys.path)") from None

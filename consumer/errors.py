@@ -1,4 +1,4 @@
-"""What a handler raises to decide a message's fate, and what the worker raises to itself."""
+"""Exceptions that a handler raises, and exceptions that the worker raises internally while it handles a message."""
 
 from __future__ import annotations
 
@@ -6,23 +6,20 @@ from outrider.errors import BrokerError, OutboxError
 
 
 class Reject(OutboxError):
-    """
-    Raised by a handler: this message can never be handled. It goes to the dead letters at once, with this reason, and
-    is not tried again.
-    """
+    """Raised by a handler to bury the message at once, with this reason and without a retry."""
 
 
 class Undecodable(OutboxError):
-    """A message whose body is not what its handler takes. The text names what is wrong, and never repeats the body."""
+    """The body does not match what the handler takes. The text says what is wrong and never quotes the body."""
 
 
 class Expired(OutboxError):
-    """A message whose time was over before its handler could begin."""
+    """The message expired before its handler started."""
 
 
 class TopologyError(BrokerError):
-    """The broker lacks something that a consumer needs, or does not let us have it; the text names it."""
+    """A queue, exchange or permission that a consumer needs is missing at the broker; the text names it."""
 
 
 class NotStarted(Exception):
-    """A message that was received and not begun: it goes back to its queue."""
+    """The message was received but its handler did not start: the message returns to its queue."""

@@ -1,4 +1,4 @@
-"""What a worker counts and measures; the names are in outbox.telemetry.metrics. May be called from any thread."""
+"""Metrics of a worker; outrider.telemetry.metrics defines their names. Every method may be called from any thread."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Final
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
+from outrider.storage.decision import DEAD_LETTER_REASONS
 from outrider.telemetry.metrics import (
     CONSUMER_ACTIVE,
     CONSUMER_DEAD_LETTERS,
@@ -17,14 +18,11 @@ from outrider.telemetry.metrics import (
     Spec,
 )
 
-STATUSES: Final = (
-    *("done", "duplicate", "retried", "requeued"),
-    *("rejected", "undecodable", "expired", "max attempts"),
-)
+STATUSES: Final = ("done", "duplicate", "retried", "requeued", *DEAD_LETTER_REASONS)
 
 
 class ConsumerMetrics:
-    """Registered with the process's registry. Labels are the names of consumers and delays: few, and known at start."""
+    """Registered with the process's registry. Label values are consumer names and delays: few, and known at start."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         def counter(spec: Spec) -> Counter:
@@ -43,7 +41,7 @@ class ConsumerMetrics:
         self._totals = dict.fromkeys(STATUSES, 0)
 
     def expect(self, consumers: Iterable[str]) -> None:
-        """Start every count at 0: a first dead letter must be an increase."""
+        """Create every counter at 0, so that the first dead letter is visible as an increase."""
         for consumer in consumers:
             self._received.labels(consumer)
             for status in STATUSES:
@@ -69,5 +67,5 @@ class ConsumerMetrics:
         self._active.set(consumers)
 
     def totals(self) -> dict[str, int]:
-        """Since the start, by status."""
+        """Counts since the start, by status."""
         return dict(self._totals)

@@ -1,7 +1,8 @@
 """
-Presence of a worker, where it has a database: its row in outbox_worker, kept fresh from a thread of its own.
+WorkerPresence: keep the row of this worker in outbox_worker fresh, from a thread of its own.
 
-A database that cannot be reached is no reason not to consume: it is told once, and tried again.
+Used only where the worker has a database. The worker consumes without it: a database that cannot be reached is logged
+once and tried again.
 """
 
 from __future__ import annotations
@@ -11,8 +12,9 @@ from collections.abc import Callable
 from types import TracebackType
 
 from outrider.errors import DatabaseError
+from outrider.storage.connection import connect
 from outrider.storage.presence import INTERVAL_SECONDS, Presence
-from outrider.storage.store import Store, connect
+from outrider.storage.store import Store
 from outrider.telemetry.logs import get_logger
 
 LEAVE_SECONDS = 5.0
@@ -21,7 +23,7 @@ log = get_logger(__name__)
 
 
 class WorkerPresence:
-    """A context manager: shown inside. `is_active` tells whether messages are consumed right now."""
+    """Context manager: the row exists inside the block. `is_active` returns whether messages are being consumed."""
 
     def __init__(self, dsn: str, *, schema: str, name: str, is_active: Callable[[], bool]) -> None:
         self._dsn = dsn
@@ -29,7 +31,7 @@ class WorkerPresence:
         self._presence = Presence("worker", name)
         self._is_active = is_active
         self._leave = threading.Event()
-        self._thread = threading.Thread(target=self._show, name="presence", daemon=True)
+        self._thread = threading.Thread(target=self._refresh, name="presence", daemon=True)
 
     def __enter__(self) -> WorkerPresence:
         self._thread.start()
@@ -41,18 +43,18 @@ class WorkerPresence:
         self._leave.set()
         self._thread.join(LEAVE_SECONDS)
 
-    def _show(self) -> None:
-        told = False
+    def _refresh(self) -> None:
+        logged = False
         while not self._leave.is_set():
             try:
-                self._show_until_lost()
+                self._refresh_until_lost()
             except DatabaseError as error:
-                if not told:
+                if not logged:
                     log.warning("presence_not_shown", error=str(error))
-                told = True
+                logged = True
                 self._leave.wait(INTERVAL_SECONDS)
 
-    def _show_until_lost(self) -> None:
+    def _refresh_until_lost(self) -> None:
         with connect(self._dsn, application_name="outrider worker") as connection:
             store = Store(connection, self._schema)
             while True:

@@ -1,6 +1,6 @@
 """
-The process of `outrider worker`: settings, signals and telemetry around a Worker. Applications that run a Worker
-themselves do not need it.
+The process of `outrider worker`: settings, signals and telemetry around a Worker. An application that runs a Worker
+itself does not need it.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ from outrider.consumer.discovery import find_consumers, find_database, prepare_i
 from outrider.consumer.metrics import ConsumerMetrics
 from outrider.consumer.presence import WorkerPresence
 from outrider.consumer.worker import Worker
-from outrider.runtime.command import spare_the_collector
+from outrider.runtime.command import tune_garbage_collection
 from outrider.runtime.service_telemetry import Telemetry
 from outrider.runtime.shutdown import Shutdown
-from outrider.settings.models import WorkerSettings
+from outrider.settings.worker import WorkerSettings
 
-# They tell at length of connections that are lost and found again; so do we, in a line.
-CHATTY = ("aio_pika", "aiormq")
+# They log lost connections at length; the worker logs them in one line.
+VERBOSE_LOGGERS = ("aio_pika", "aiormq")
 
 
 def run_worker(settings: WorkerSettings, modules: Sequence[str]) -> None:
-    """Consume with the consumers of these modules until SIGTERM or SIGINT. Raises OutboxError."""
+    """Run the consumers of these modules until SIGTERM or SIGINT. Raises OutboxError."""
     with Shutdown() as shutdown, Telemetry(settings, service="worker", label="worker") as telemetry:
-        _let_applications_log(settings.log_level)
+        _configure_application_logging(settings.log_level)
         prepare_imports()
         worker = Worker(
             broker_url=settings.broker_url.get_secret_value(),
@@ -46,7 +46,7 @@ def run_worker(settings: WorkerSettings, modules: Sequence[str]) -> None:
             health=telemetry.health,
         )
         telemetry.serve(worker.status)
-        spare_the_collector()
+        tune_garbage_collection()
         with ExitStack() as stack:
             if dsn := settings.database_dsn:
                 presence = WorkerPresence(
@@ -62,15 +62,15 @@ def run_worker(settings: WorkerSettings, modules: Sequence[str]) -> None:
 async def _run(worker: Worker, shutdown: Shutdown, database: Any) -> None:
     asyncio.get_running_loop().add_reader(shutdown.fileno(), worker.stop)
     try:
-        async with _opened(database):
+        async with _open_pool(database):
             await worker.run()
     finally:
         asyncio.get_running_loop().remove_reader(shutdown.fileno())
 
 
 @asynccontextmanager
-async def _opened(database: Any) -> AsyncIterator[None]:
-    """A pool of psycopg_pool that a module made is opened and closed here: it needs a running loop for that."""
+async def _open_pool(database: Any) -> AsyncIterator[None]:
+    """Open a psycopg_pool pool of the application for the run: an asynchronous pool needs a running event loop."""
     if type(database).__module__.partition(".")[0] != "psycopg_pool":
         yield
     elif hasattr(database, "__aenter__"):
@@ -84,25 +84,25 @@ async def _opened(database: Any) -> AsyncIterator[None]:
 def _inbox_database(settings: WorkerSettings) -> Any:
     if settings.inbox_database is not None:
         return find_database(settings.inbox_database)
-    return _connecting(settings.database_dsn) if settings.database_dsn else None
+    return _connect_per_message(settings.database_dsn) if settings.database_dsn else None
 
 
-def _connecting(dsn: str) -> Callable[[], Any]:
-    """A connection per message. Plain, and slow: a pool or an engine as inbox_database is faster."""
+def _connect_per_message(dsn: str) -> Callable[[], Any]:
+    """Open a connection for every message. A pool or an engine as inbox_database is faster."""
     import psycopg
 
     def connect() -> Any:
         try:
             asyncio.get_running_loop()
-        except RuntimeError:  # a thread for plain functions
+        except RuntimeError:  # called in a thread, for a plain function
             return psycopg.connect(dsn)
         return psycopg.AsyncConnection.connect(dsn)
 
     return connect
 
 
-def _let_applications_log(level: str) -> None:
-    """Handlers are the application's code: what it logs counts as much as what we do."""
+def _configure_application_logging(level: str) -> None:
+    """Apply the log level to the application's loggers too: the handlers are its code."""
     logging.getLogger().setLevel(level.upper())
-    for name in CHATTY:
+    for name in VERBOSE_LOGGERS:
         logging.getLogger(name).setLevel(logging.CRITICAL)

@@ -1,13 +1,14 @@
 """
-Fate: what becomes of a message once its handler has returned or raised. Pure decisions, and the message that is sent
-on.
+Decide what to do with a message after its handler returned or raised, and build the copy that is published.
 
-    done       acknowledged
-    duplicate  acknowledged without having been handled: the inbox knows it
-    retry      sent to the delay of its attempt
-    bury       sent to the dead letters: it was rejected, does not decode, has expired or has used up its delays
+    done       acknowledge
+    duplicate  acknowledge; the handler was not called because the inbox has the event
+    retry      publish a copy to the delay queue of this attempt, then acknowledge
+    bury       publish a copy to the dead-letter queue, then acknowledge: the message was rejected, does not decode, has
+               expired, or has used up its retry delays
 
-A retry that would come back after the message's expiry is not made: the message has expired.
+A message that would expire during its retry delay is buried as expired. Pure functions: no connection, no clock except
+the burial time.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, Literal
+from typing import Any
 
 from aio_pika import DeliveryMode, Message
 from aiormq.abc import DeliveredMessage
@@ -32,11 +33,10 @@ from outrider.consumer.delivery import (
     ROUTING_KEY,
     Delivery,
 )
-from outrider.consumer.durations import Duration
 from outrider.consumer.errors import Expired, Reject, Undecodable
 from outrider.failures import one_line
-
-BurialReason = Literal["max attempts", "rejected", "undecodable", "expired"]
+from outrider.settings.durations import Duration
+from outrider.storage.decision import DeadLetterReason
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,11 +52,11 @@ class Retry:
 
 @dataclass(frozen=True, slots=True)
 class Bury:
-    reason: BurialReason
+    reason: DeadLetterReason
     error: str
 
 
-Fate = Done | Retry | Bury
+Decision = Done | Retry | Bury
 DONE = Done()
 DUPLICATE = Done(duplicate=True)
 
@@ -65,8 +65,10 @@ def is_expired(delivery: Delivery, now: float) -> bool:
     return delivery.expires_at is not None and now >= delivery.expires_at
 
 
-def after_failure(error: BaseException, delivery: Delivery, delays: Sequence[Duration], now: float) -> Fate:
-    """What to do with a message whose handling raised."""
+def decide_after_failure(
+    error: BaseException, delivery: Delivery, delays: Sequence[Duration], now: float
+) -> Retry | Bury:
+    """Choose retry or bury for a message whose handling raised this error."""
     if isinstance(error, Reject):
         return Bury("rejected", one_line(str(error)) or "rejected")
     if isinstance(error, Undecodable):
@@ -82,35 +84,35 @@ def after_failure(error: BaseException, delivery: Delivery, delays: Sequence[Dur
     return Retry(delay, text)
 
 
-def message_for(fate: Retry | Bury, received: DeliveredMessage, delivery: Delivery) -> Message:
-    """The message that is sent on: the one received, with a note of its past."""
-    headers = passed_on(delivery.headers)
+def forwarded_message(decision: Retry | Bury, received: DeliveredMessage, delivery: Delivery) -> Message:
+    """A copy for the delay or dead-letter queue, with headers that record the attempt and its error."""
+    headers = _sender_headers(delivery.headers)
     headers[ATTEMPT] = delivery.attempt
     headers[EXCHANGE] = delivery.exchange
     headers[ROUTING_KEY] = delivery.routing_key
-    headers[ERROR] = fate.error
+    headers[ERROR] = decision.error
     if delivery.expires_at is not None:
         headers[EXPIRES_AT] = int(delivery.expires_at * 1000)
-    if isinstance(fate, Bury):
-        headers[REASON] = fate.reason
+    if isinstance(decision, Bury):
+        headers[REASON] = decision.reason
         headers[DIED_AT] = datetime.now(UTC)
-    return copy_of(received, headers)
+    return _copy(received, headers)
 
 
-def replayed(received: DeliveredMessage) -> Message:
-    """A dead letter as it goes back to its queue: a first attempt, with the route of the original."""
+def replayed_message(received: DeliveredMessage) -> Message:
+    """A copy of a dead letter for its original queue: a first attempt, with the original exchange and routing key."""
     properties = received.header.properties
     kept = {name: value for name, value in (properties.headers or {}).items() if name in (EXCHANGE, ROUTING_KEY)}
-    return copy_of(received, passed_on(properties.headers or {}) | kept)
+    return _copy(received, _sender_headers(properties.headers or {}) | kept)
 
 
-def passed_on(headers: Any) -> dict[str, Any]:
-    """The sender's own headers."""
+def _sender_headers(headers: Any) -> dict[str, Any]:
+    """The headers that the sender set, without ours and the broker's."""
     return {name: value for name, value in headers.items() if name not in OWN_HEADERS and name not in BROKER_HEADERS}
 
 
-def copy_of(received: DeliveredMessage, headers: dict[str, Any]) -> Message:
-    # Without `expiration`, which would cut a delay short, and without `user_id`, which only its owner may send.
+def _copy(received: DeliveredMessage, headers: dict[str, Any]) -> Message:
+    # `expiration` is left out because it would end a delay early, `user_id` because only that user may publish it.
     properties = received.header.properties
     return Message(
         received.body,

@@ -1,8 +1,8 @@
 """
-Threads: where plain functions run, a fixed number at a time.
+Threads: run plain functions in a fixed number of threads.
 
-A job that waits for a thread can be withdrawn; one that runs cannot be stopped. The threads are daemons: a handler that
-never returns does not keep the process alive (concurrent.futures would wait for it at exit).
+A job that waits for a thread can be withdrawn; a running job cannot be stopped. The threads are daemons, so a handler
+that never returns does not keep the process alive (concurrent.futures would wait for it at exit).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class _Job(NamedTuple):
 
 
 class Threads:
-    """Belongs to one event loop. Threads start when they are first needed."""
+    """A pool that belongs to one event loop. Threads start when they are first needed."""
 
     def __init__(self, count: int) -> None:
         self._count = count
@@ -36,7 +36,7 @@ class Threads:
         self._unfinished = 0
 
     async def run(self, work: Callable[[], T]) -> T:
-        """What `work` returns or raises, in the caller's context; NotStarted if it is withdrawn before it begins."""
+        """Run `work` in the caller's context and return its result. Raises NotStarted if it is withdrawn first."""
         future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
         self._unfinished += 1
         try:
@@ -50,7 +50,7 @@ class Threads:
             self._unfinished -= 1
 
     def withdraw(self) -> None:
-        """Take back every job that has not begun."""
+        """Withdraw every job that has not started."""
         while True:
             try:
                 job = self._jobs.get_nowait()
@@ -60,7 +60,7 @@ class Threads:
                 job.future.set_exception(NotStarted())
 
     def close(self) -> None:
-        """End the threads as they become idle."""
+        """Let every thread end after its current job."""
         for _ in self._threads:
             self._jobs.put(None)
         self._threads.clear()
@@ -69,15 +69,15 @@ class Threads:
         while (job := self._jobs.get()) is not None:
             try:
                 result, error = job.context.run(job.work), None
-            except BaseException as raised:  # a SystemExit too is the handler's, not this thread's
+            except BaseException as raised:  # including SystemExit: it must not end the thread
                 result, error = None, raised
-            _settle(job.future, result, error)
-            del job, result, error  # nothing of a message is kept while the next one is awaited
+            _set_outcome(job.future, result, error)
+            del job, result, error  # keep no message in memory while the thread waits
 
 
-def _settle(future: asyncio.Future[Any], result: Any, error: BaseException | None) -> None:
-    def settle() -> None:
-        if future.done():  # cancelled meanwhile
+def _set_outcome(future: asyncio.Future[Any], result: Any, error: BaseException | None) -> None:
+    def set_outcome() -> None:
+        if future.done():  # cancelled
             return
         if error is None:
             future.set_result(result)
@@ -86,5 +86,5 @@ def _settle(future: asyncio.Future[Any], result: Any, error: BaseException | Non
         else:
             future.set_exception(error)
 
-    with suppress(RuntimeError):  # the loop is closed: the worker has given this job up
-        future.get_loop().call_soon_threadsafe(settle)
+    with suppress(RuntimeError):  # the loop is closed: nothing awaits the result
+        future.get_loop().call_soon_threadsafe(set_outcome)

@@ -1,17 +1,17 @@
 """
-Topology: the queues and exchanges that consumers need, as a description. Pure: consumer/declare.py talks to the broker.
+Topology: the queues, exchanges and bindings that consumers need, as values. consumer/declare.py creates them.
 
     events --order.*--> billing.on_order                     the consumer's queue
     outrider.delay.10s --> outrider.delay.10s --(10 s)-->    one queue per delay, shared by all consumers
         outrider.return --billing.on_order--> billing.on_order
-        outrider.return --nobody--> outrider.unreturned      a queue that was deleted meanwhile: kept for people
+        outrider.return --(no queue)--> outrider.unreturned  the queue was deleted: kept for an operator
     outrider.dead --billing.on_order--> billing.on_order.dlq
 
-A message waits in the broker: it is published to the exchange of its delay with its queue's name as the routing key,
-which dead-lettering keeps, so that it comes back to its own queue and no other. All queues are quorum queues, and
-dead-lettering is at least once: a message leaves a delay when its queue has it. A queue's own dead letters (a message
-that kills its workers, `x-delivery-limit`) go where ours go. An `x-overflow` without a length does nothing; the broker
-wants it said for dead-lettering at least once.
+A retry waits in the broker. The worker publishes it to the exchange of its delay with the queue's name as routing key.
+Dead-lettering keeps the routing key, so the message returns to its own queue and to no other. All queues are quorum
+queues with at-least-once dead-lettering: a message leaves the delay queue only after its own queue has it. A message
+that exceeds the delivery limit of its queue goes to the same dead-letter queue. `x-overflow` has no effect without a
+length limit, but RabbitMQ requires it for at-least-once dead-lettering.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
 from outrider.consumer.definition import AnyConsumer
-from outrider.consumer.durations import Duration
+from outrider.settings.durations import Duration
 
 DEAD_EXCHANGE: Final = "outrider.dead"
 RETURN_EXCHANGE: Final = "outrider.return"
 UNRETURNED: Final = "outrider.unreturned"
 DELAY_PREFIX: Final = "outrider.delay."
 DEFAULT_EXCHANGE: Final = "amq.topic"
-"""Where consumers expect events unless told otherwise: every RabbitMQ has it."""
+"""The default exchange of events: every RabbitMQ has it."""
 
 DELIVERY_LIMIT: Final = 20
-"""A message that took so many workers with it is buried by the broker. RabbitMQ 4's own default."""
+"""The broker buries a message after this many deliveries without an acknowledgement. RabbitMQ 4's default."""
 NO_DELIVERY_LIMIT: Final = 1_000_000_000
-"""Looking at a dead letter counts as a delivery; a limit would drop it one day."""
+"""Listing dead letters counts as a delivery; with a limit the broker would drop them eventually."""
 
 
 class ExchangeSpec(NamedTuple):
@@ -40,7 +40,7 @@ class ExchangeSpec(NamedTuple):
     type: str
     arguments: Mapping[str, Any] = {}
     shared: bool = False
-    """It belongs to others: taken as it is, and made only where it is missing."""
+    """Shared with other applications: used as it is, and created only if it is missing."""
 
 
 class QueueSpec(NamedTuple):
@@ -58,12 +58,12 @@ class Topology(NamedTuple):
     exchanges: tuple[ExchangeSpec, ...]
     queues: tuple[QueueSpec, ...]
     bindings: tuple[BindingSpec, ...]
-    written: tuple[str, ...]
+    published_exchanges: tuple[str, ...]
     """The exchanges that a worker publishes to."""
 
 
 def plan_topology(consumers: Iterable[AnyConsumer], events_exchange: str = DEFAULT_EXCHANGE) -> Topology:
-    """Everything that these consumers need; `events_exchange` is for those that name none."""
+    """The topology of these consumers; `events_exchange` is used by those without an exchange of their own."""
     exchanges = {
         DEAD_EXCHANGE: ExchangeSpec(DEAD_EXCHANGE, "direct"),
         UNRETURNED: ExchangeSpec(UNRETURNED, "fanout"),

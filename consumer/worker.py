@@ -1,17 +1,17 @@
 """
-Worker: consume until told to stop, and come back by itself when the broker does.
+Worker: consume until stopped, and reconnect when the broker connection is lost.
 
     worker = Worker(broker_url="amqp://...", consumers=[bill], prefetch=50)
     asyncio.run(worker.run())
 
-At start a broker that cannot be reached, or lacks something, is an error for the operator. Once it has been connected
-the worker never gives up: it connects again with growing pauses, and sees to the topology again. `stop()` (SIGTERM in
-`outrider worker`) stops consuming, gives back what was not begun and waits for what was, up to
-`shutdown_timeout_seconds`; what is not done by then is left unacknowledged, so that the broker delivers it again.
+`run` raises if the broker cannot be reached at start or if a queue or exchange is missing. After the first connection
+it does not give up: it reconnects with growing pauses and declares or checks the topology again. `stop()` (SIGTERM in
+`outrider worker`) cancels the consumers, returns messages whose handler has not started, and waits for running handlers
+up to `shutdown_timeout_seconds`. Messages of handlers that are still running then are not acknowledged: the broker
+delivers them again.
 
-Messages are handled side by side, up to `prefetch` per consumer, and in no particular order; plain functions up to
-`threads` at a time in all. A consumer with `prefetch=1` on the only worker keeps the order of its queue, as long as
-nothing fails.
+Messages are handled concurrently, up to `prefetch` per consumer, without a guaranteed order; plain functions run in
+`threads` threads in total. A single worker with `prefetch=1` keeps the order of a queue as long as no message fails.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from typing import Any
 from prometheus_client import CollectorRegistry
 
 from outrider.consumer.broker_session import BrokerSession
-from outrider.consumer.connect import Broker
+from outrider.consumer.connect import BrokerHosts
 from outrider.consumer.definition import AnyConsumer, check_prefetch
-from outrider.consumer.handling import Handling, check_database
+from outrider.consumer.handler_runner import HandlerRunner, check_database
 from outrider.consumer.metrics import ConsumerMetrics
 from outrider.consumer.threads import Threads
 from outrider.consumer.topology import DEFAULT_EXCHANGE
@@ -39,27 +39,27 @@ from outrider.telemetry.health import Health
 from outrider.telemetry.logs import get_logger
 from outrider.version import __version__
 
-BEAT_SECONDS = 1.0
+MONITOR_SECONDS = 1.0
 DEPTHS_SECONDS = 15.0
-SOUND_SECONDS = 30.0
-"""A connection that lasted so long was a good one: the next pause is short again."""
+STABLE_SECONDS = 30.0
+"""After a connection that lasted this long, reconnect pauses start short again."""
 
 log = get_logger(__name__)
 
 
 class Worker:
     """
-    broker_url                the broker, as for the other services: amqp:// or amqps://
-    consumers                 what to consume; at most one per queue
-    prefetch                  messages held at a time, per consumer that does not say otherwise
+    broker_url                amqp:// or amqps://, as for the other services
+    consumers                 at most one per queue
+    prefetch                  messages held at a time, per consumer without a prefetch of its own
     threads                   plain functions that run at a time
-    exchange                  where the events of consumers are published that name no exchange
-    declare                   make queues and exchanges that are missing; False: only check that they are there
+    exchange                  exchange of the events, for consumers without an exchange of their own
+    declare                   create missing queues and exchanges; False: only check that they exist
     database                  for consumers with inbox=True: see outrider.consumer.inbox.transactions
-    schema                    the PostgreSQL schema of the outbox tables there
+    schema                    the PostgreSQL schema of the outbox tables in that database
     tls                       certificates for amqps://
-    connect_timeout_seconds   for one attempt
-    shutdown_timeout_seconds  how long running handlers are waited for
+    connect_timeout_seconds   limit of one connection attempt
+    shutdown_timeout_seconds  how long to wait for running handlers at the end
     """
 
     def __init__(
@@ -91,44 +91,44 @@ class Worker:
         self._metrics = metrics or ConsumerMetrics(CollectorRegistry())
         self._metrics.expect(consumer.name for consumer in consumers)
         self._health = health or Health()
-        self._broker = Broker(broker_url, connect_timeout_seconds=connect_timeout_seconds, name=name, tls=tls)
+        self._broker = BrokerHosts(broker_url, connect_timeout_seconds=connect_timeout_seconds, name=name, tls=tls)
         self._threads = Threads(threads)
-        self._handling = Handling(self._threads, database=database, schema=schema, observe=self._metrics.handler_ran)
+        self._runner = HandlerRunner(self._threads, database=database, schema=schema, metrics=self._metrics)
         self._stop = asyncio.Event()
         self._session: BrokerSession | None = None
         self._tasks: set[asyncio.Task[None]] = set()
 
     def stop(self) -> None:
-        """Ask for the end. From the event loop's thread."""
+        """Request the end of `run`. Call it in the event loop's thread."""
         self._stop.set()
 
     async def run(self) -> None:
-        """Until `stop`. Raises OutboxError for what cannot work; once."""
-        beat = asyncio.create_task(self._beat())
+        """Consume until `stop` is called. Raises OutboxError if the start fails. Call it once."""
+        monitor = asyncio.create_task(self._monitor())
         try:
             failures = 0
             session: BrokerSession | None = await self._open()
             while session is not None:
                 began = time.monotonic()
-                await self._first_of(session.ended)
+                await self._wait_for_end_or_stop(session)
                 if self._stop.is_set():
                     break
-                await self._lose(session)
-                failures = 0 if time.monotonic() - began > SOUND_SECONDS else failures + 1
+                await self._leave(session)
+                failures = 0 if time.monotonic() - began > STABLE_SECONDS else failures + 1
                 session = await self._reopen(failures)
         finally:
-            await self._end(beat)
+            await self._shut_down(monitor)
         log.info("worker_stopped", **self._metrics.totals())
 
     def status(self) -> dict[str, object]:
-        """What /status shows. May be called from another thread."""
+        """The content of /status. May be called from another thread."""
         return {
             "service": "worker",
             "name": self._name,
             "version": __version__,
             "role": self._health.role,
             "queues": [consumer.queue for consumer in self._consumers],
-            "in_hand": len(self._tasks),
+            "unfinished": len(self._tasks),
             **self._metrics.totals(),
         }
 
@@ -140,7 +140,7 @@ class Worker:
             connection,
             self._consumers,
             prefetch=self._prefetch,
-            handling=self._handling,
+            runner=self._runner,
             metrics=self._metrics,
             tasks=self._tasks,
         )
@@ -150,14 +150,14 @@ class Worker:
             await session.close()
             if isinstance(error, BrokerError) or not isinstance(error, Exception):
                 raise
-            raise outage(error) from error  # the connection went while we were at it
+            raise outage(error) from error  # the connection was lost meanwhile
         self._session = session
-        self._health.ready("active")
+        self._health.set_ready("active")
         log.info("worker_active", version=__version__, queues=[consumer.queue for consumer in self._consumers])
         return session
 
     async def _reopen(self, failures: int) -> BrokerSession | None:
-        """A new session, however long it takes; None when asked to stop."""
+        """Open a new session, with as many attempts as it takes. None if the worker is stopped first."""
         while not self._stop.is_set():
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._stop.wait(), reconnect_delay(failures))
@@ -166,14 +166,14 @@ class Worker:
                 return await self._open()
             except BrokerError as error:
                 failures += 1
-                self._health.not_ready(str(error))
+                self._health.set_not_ready(str(error))
                 log.warning("broker_unavailable", error=str(error), failures=failures)
         return None
 
-    async def _lose(self, session: BrokerSession) -> None:
-        """Leave a session that has ended by itself. Where its connection still works, running handlers are awaited."""
+    async def _leave(self, session: BrokerSession) -> None:
+        """Close a session that has ended. If its connection still works, wait for running handlers first."""
         reason = session.ended.result()
-        self._health.not_ready(reason)
+        self._health.set_not_ready(reason)
         log.warning("session_ended", reason=reason)
         await session.stop_consuming()
         self._threads.withdraw()
@@ -184,8 +184,8 @@ class Worker:
 
     # -- stopping -----------------------------------------------------------------------------------------------------
 
-    async def _end(self, beat: asyncio.Task[None]) -> None:
-        self._health.stopping()
+    async def _shut_down(self, monitor: asyncio.Task[None]) -> None:
+        self._health.set_stopping()
         session = self._session
         if session is not None:
             await session.stop_consuming()
@@ -195,39 +195,39 @@ class Worker:
             log.info("waiting_for_handlers", count=len(pending))
             _, pending = await asyncio.wait(pending, timeout=self._shutdown_timeout_seconds)
         if pending:
-            log.warning("handlers_abandoned", count=len(pending), hint="their messages are delivered again")
+            log.warning("handlers_abandoned", count=len(pending), hint="the broker delivers their messages again")
             for task in pending:
                 task.cancel()
-            await asyncio.wait(pending, timeout=BEAT_SECONDS)
-        # Before the connection: a question to the broker that is cancelled wants to say so on it.
-        beat.cancel()
-        await asyncio.wait({beat}, timeout=BEAT_SECONDS)
+            await asyncio.wait(pending, timeout=MONITOR_SECONDS)
+        # Before the connection is closed: a cancelled request of the monitor still closes its channel.
+        monitor.cancel()
+        await asyncio.wait({monitor}, timeout=MONITOR_SECONDS)
         if session is not None:
             await session.close()
         self._threads.close()
         self._metrics.active(0)
 
-    async def _first_of(self, awaited: asyncio.Future[Any]) -> None:
-        """Wait for this, or for the request to stop."""
+    async def _wait_for_end_or_stop(self, session: BrokerSession) -> None:
         stop = asyncio.create_task(self._stop.wait())
-        await asyncio.wait({awaited, stop}, return_when=asyncio.FIRST_COMPLETED)
+        awaited: set[asyncio.Future[Any]] = {session.ended, stop}
+        await asyncio.wait(awaited, return_when=asyncio.FIRST_COMPLETED)
         stop.cancel()
 
-    async def _beat(self) -> None:
-        """Show that the loop turns, and look at what nobody tells us."""
+    async def _monitor(self) -> None:
+        """Report that the event loop is alive, and poll the consumers and the depths of the dead-letter queues."""
         depths_at = 0.0
         while True:
-            self._health.beat()
+            self._health.record_loop()
             session = self._session
             self._metrics.active(0 if session is None else session.consuming())
             if session is not None and time.monotonic() >= depths_at and not self._stop.is_set():
                 depths_at = time.monotonic() + DEPTHS_SECONDS
-                with suppress(Exception):  # a lost connection is noticed elsewhere
+                with suppress(Exception):  # session.ended reports a lost connection
                     async with asyncio.timeout(DEPTHS_SECONDS):
                         depths = await session.dead_letter_depths()
                     for queue, depth in depths.items():
                         self._metrics.dead_letters(queue, depth)
-            await asyncio.sleep(BEAT_SECONDS)
+            await asyncio.sleep(MONITOR_SECONDS)
 
 
 def _check_consumers(consumers: Sequence[AnyConsumer]) -> None:
@@ -237,4 +237,4 @@ def _check_consumers(consumers: Sequence[AnyConsumer]) -> None:
     for consumer in consumers:
         for name in {consumer.queue, consumer.name}:
             if names.setdefault(name, consumer) is not consumer:
-                raise SettingsError(f"two consumers are called {name}, or have this queue: messages would go to either")
+                raise SettingsError(f"two consumers have the name or queue {name}: a message would reach one of them")

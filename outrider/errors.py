@@ -1,15 +1,14 @@
 """
-The exception tree: everything that Outrider raises on purpose.
+The exceptions of Outrider. All are subclasses of OutboxError.
 
-A message tells an operator or a developer what to do next, in one line. Commands print it as it is, without a
-traceback; anything that is not an OutboxError is a bug.
+A message is one line that says what to do next. Commands print it without a traceback; any other exception is a bug.
 """
 
 from __future__ import annotations
 
 
 class OutboxError(Exception):
-    """The root of the tree."""
+    """The base class of all."""
 
 
 class SettingsError(OutboxError):
@@ -33,27 +32,27 @@ class ReplicationError(DatabaseError):
 
 
 class ProtocolError(OutboxError):
-    """Bytes that are not what the pgoutput protocol says they must be."""
+    """Bytes that do not follow the pgoutput protocol."""
 
 
 class BrokerError(OutboxError):
-    """The root of what a broker can do to us; outbox.failures tells the kinds apart."""
+    """A failure of the broker; outrider.failures classifies it."""
 
 
 class BrokerOutage(BrokerError):
-    """The broker cannot be reached or does not answer: no message is to blame."""
+    """The broker cannot be reached or does not answer. No message is the cause."""
 
 
 class MessageRefused(BrokerError):
-    """The broker answered, and refused this one message."""
+    """The broker answered, and refused one message."""
 
 
 class UndecodableMessage(OutboxError):
-    """A row that cannot be turned into a message, now or later: it belongs to the dead letters."""
+    """A row that can never be decoded into a message: it becomes a dead letter."""
 
 
 class ConcurrencyError(OutboxError):
-    """Somebody else appended to the event stream first."""
+    """Another writer has appended to the event stream first."""
 
     def __init__(self, stream: str, expected: int, actual: int) -> None:
         super().__init__(f"stream {stream!r} is at version {actual}, not at {expected}: load it again and retry")

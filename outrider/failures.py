@@ -1,17 +1,15 @@
 """
-Classify what went wrong with a send: the one place that tells an outage from a refused message from a bad row.
+Classify why publishing failed: outage, refused message, or undecodable row. Both services use only this module for it.
 
-Three kinds, and what both services do about them:
-
-    OUTAGE     no message is to blame: try again later, no attempt is spent
+    OUTAGE     the broker is unavailable: defer, no attempt is spent
     FAILED     the broker refused this message: one attempt is spent, the row backs off
-    PERMANENT  the row can never become a message: it goes to the dead letters at once
+    PERMANENT  the row can never be sent: it is buried at once
 
-`POLICIES` is the table from error to kind, with a hint for the operator. The errors are a small fixed set of names, so
-they can label metrics. Exceptions are recognised by the names of their classes, most derived first: this module
-imports no broker library, and knows those that are not installed.
+`POLICIES` maps each error name to its kind and to a hint for the operator. The names are few and fixed, so they can
+label metrics. Exceptions are recognised by the names of their classes, most derived first, so this module imports no
+broker library.
 
-Texts are one line, bounded, and carry neither payloads nor the credentials of a URL.
+Texts are one line of limited length, without payloads and without the credentials of a URL.
 """
 
 from __future__ import annotations
@@ -34,17 +32,17 @@ class FailureKind(StrEnum):
 
 
 class Failure(NamedTuple):
-    """Why a message was not delivered."""
+    """Why publishing a message failed."""
 
     kind: FailureKind
     error: str
-    """A name from POLICIES: bounded, fit for a metric's label."""
+    """A name from POLICIES; it labels metrics."""
     text: str
     """One line for `last_error` and the logs."""
 
     @property
     def hint(self) -> str:
-        """What an operator can do about it."""
+        """What the operator can do."""
         return POLICIES[self.error].hint
 
 
@@ -56,7 +54,7 @@ class Policy(NamedTuple):
 _OUTAGE, _FAILED, _PERMANENT = FailureKind.OUTAGE, FailureKind.FAILED, FailureKind.PERMANENT
 
 POLICIES: Mapping[str, Policy] = {
-    # The broker cannot be reached, or does not answer.
+    # The broker is unreachable or does not answer.
     "ConnectionRefused": Policy(_OUTAGE, "is the broker running, and are host and port of broker_url right?"),
     "ConnectionLost": Policy(_OUTAGE, "see the broker's log and the network; it reconnects by itself"),
     "HostUnknown": Policy(_OUTAGE, "the host of broker_url does not resolve: correct it, or see DNS"),
@@ -65,7 +63,7 @@ POLICIES: Mapping[str, Policy] = {
     "HeartbeatMissed": Policy(_OUTAGE, "the broker or the network went silent: see the broker's load and log"),
     "TlsFailed": Policy(_OUTAGE, "see the certificates, their names and the TLS options of broker_url"),
     "NotConnected": Policy(_OUTAGE, "it reconnects by itself"),
-    # It answers, and takes nothing from us for now.
+    # The broker answers, but accepts no messages at present.
     "LoginRefused": Policy(_OUTAGE, "correct user and password of broker_url, or the user's permissions on the vhost"),
     "VhostRefused": Policy(_OUTAGE, "the vhost of broker_url does not exist, or the user may not use it"),
     "Blocked": Policy(_OUTAGE, "the broker raised a memory or disk alarm: free some, or raise its watermark"),
@@ -75,7 +73,7 @@ POLICIES: Mapping[str, Policy] = {
     "ReadOnly": Policy(_OUTAGE, "this server is a replica: point broker_url at the primary"),
     "OutOfMemory": Policy(_OUTAGE, "the server reached its maxmemory: free some, or raise it"),
     "ClusterDown": Policy(_OUTAGE, "the cluster has no primary for this key: see its state"),
-    # It refused one message.
+    # The broker refused one message.
     "NoRoute": Policy(_FAILED, "no queue is bound for this exchange and routing key: bind one, or correct the route"),
     "Nacked": Policy(_FAILED, "the queue refused it: it is full (x-max-length), or its node failed"),
     "NotFound": Policy(_FAILED, "the exchange or queue does not exist: declare it, or correct the route"),
@@ -89,11 +87,11 @@ POLICIES: Mapping[str, Policy] = {
     "WrongType": Policy(_FAILED, "a key of this name holds something that is not a queue: rename one of them"),
     "ResponseError": Policy(_FAILED, "the server refused the command: see the text"),
     "Unexpected": Policy(_FAILED, "an error this version does not know: see the text, and report it"),
-    # It can never be sent.
+    # The row can never be sent.
     "Undecodable": Policy(_PERMANENT, "the row is not a message that can be sent: correct what writes it"),
 }
 
-# Every class of an exception is looked up by its top-level package and name, the most derived one first.
+# By top-level package and name of an exception's class. The most derived class that is listed decides.
 _BY_CLASS: Mapping[str, str] = {
     "outrider.UndecodableMessage": "Undecodable",
     "outrider.BrokerOutage": "ConnectionLost",
@@ -147,18 +145,18 @@ _BY_ERRNO: Mapping[int, str] = {
     errno.ENETUNREACH: "HostUnreachable",
 }
 
-# Some servers say it in words only. The first that occurs in the text, for the given error.
+# (error, words, better error): some servers tell errors apart only in the text. The first match applies.
 _BY_WORDS: tuple[tuple[str, str, str], ...] = (
     ("PreconditionFailed", "larger than", "MessageTooLarge"),
     ("ResponseError", "WRONGTYPE", "WrongType"),
     ("ResponseError", "NOPERM", "AccessRefused"),
-    ("ResponseError", "MISCONF", "OutOfMemory"),  # it cannot persist, and refuses writes until it can
+    ("ResponseError", "MISCONF", "OutOfMemory"),  # it cannot persist, and refuses writes
     ("ConnectionLost", "refused", "ConnectionRefused"),
     ("ConnectionLost", "timed out", "Timeout"),
     ("ConnectionLost", "Name or service not known", "HostUnknown"),
 )
 
-# A refusal of the login is an outage for the messages: none of them is to blame.
+# While connecting, a refusal is about the login or the vhost, not about a message.
 _WHILE_CONNECTING: Mapping[str, str] = {"AccessRefused": "LoginRefused", "NotFound": "VhostRefused"}
 
 _CREDENTIALS = re.compile(r"://[^/@\s]*@")
@@ -166,7 +164,7 @@ _SPACES = re.compile(r"\s+")
 
 
 class ClassifiedOutage(BrokerOutage):
-    """A BrokerOutage that knows its failure."""
+    """A BrokerOutage with its Failure."""
 
     def __init__(self, failure: Failure) -> None:
         super().__init__(f"{failure.text} ({failure.hint})")
@@ -174,12 +172,12 @@ class ClassifiedOutage(BrokerOutage):
 
 
 def failure(error: str, detail: str) -> Failure:
-    """The failure of this name (of POLICIES), with what the broker or the code said about it."""
+    """The failure of this name (from POLICIES), with a detail for its text."""
     return Failure(POLICIES[error].kind, error, one_line(f"{error}: {detail}"))
 
 
 def classify(error: BaseException, *, connecting: bool = False) -> Failure:
-    """The failure that an exception stands for; `connecting`: it came while a connection was being opened."""
+    """The failure for an exception; `connecting`: it was raised while opening a connection."""
     if isinstance(error, ClassifiedOutage):
         return error.failure
     detail = str(error) or type(error).__name__
@@ -196,7 +194,7 @@ def classify(error: BaseException, *, connecting: bool = False) -> Failure:
 
 
 def outage(error: BaseException | str, detail: str = "", *, connecting: bool = False) -> BrokerOutage:
-    """The BrokerOutage to raise for an exception, or for an error of POLICIES by its name."""
+    """The BrokerOutage to raise for an exception, or for an error name from POLICIES."""
     if isinstance(error, str):
         return ClassifiedOutage(failure(error, detail))
     found = classify(error, connecting=connecting)
@@ -206,7 +204,7 @@ def outage(error: BaseException | str, detail: str = "", *, connecting: bool = F
 
 
 def one_line(text: str) -> str:
-    """A text for `last_error`: one bounded line without the credentials of a URL."""
+    """One line of at most MAX_TEXT characters, without the credentials of a URL."""
     line = _SPACES.sub(" ", _CREDENTIALS.sub("://***@", text)).strip()
     return line if len(line) <= MAX_TEXT else line[: MAX_TEXT - 1] + "…"
 

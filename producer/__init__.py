@@ -1,13 +1,13 @@
 """
-Producer: what applications import to enqueue messages, in their own transaction.
+Producer: enqueue messages in the application's own transaction.
 
-    from outrider.producer import Outbox
+    from outrider import Outbox
 
     outbox = Outbox(exchange="shop")
     outbox.publish(connection, "order.placed", {"order": 42}, aggregate=("order", 42))
 
-Importing this package imports no framework, no database driver and no broker library. Nothing here ever connects to a
-broker: a message is a row, and the services deliver it once the transaction has committed.
+Importing this package imports no framework, no database driver and no broker library. Nothing here connects to a
+broker: a message is a row, and the services publish it after the transaction has committed.
 """
 
 from outrider.producer.context import Context, get_tracking_ids, tracking

@@ -1,5 +1,5 @@
 """
-Alembic: the outbox's own migrations as an operation of yours.
+Alembic: the outbox's migrations as operations.
 
     import outrider.producer.alembic  # in env.py, or in the migration itself
 
@@ -9,10 +9,9 @@ Alembic: the outbox's own migrations as an operation of yours.
     def downgrade() -> None:
         op.downgrade_outbox()
 
-`upgrade_outbox` runs the files of sql/migrations that the schema lacks, up to `to`; name the version, so that a
-migration does tomorrow what it did today. `downgrade_outbox` drops the tables with everything in them: the outbox's
-migrations lead forward only. Offline mode (`alembic upgrade --sql`) writes the scripts out. The publication and the
-slot are not a migration's business: `outrider setup` makes them.
+`upgrade_outbox` runs the files of sql/migrations that are not applied yet, up to version `to`. `downgrade_outbox` drops
+the tables with everything in them: the outbox's migrations cannot be undone one by one. Offline mode
+(`alembic upgrade --sql`) prints the scripts. The publication and the slot are created by `outrider setup`.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from typing import Any
 from alembic.operations import MigrateOperation, Operations
 from sqlalchemy import Connection
 
-from outrider.producer.handles import adapter_for
+from outrider.producer.handles import adapter_for, no_guard
 from outrider.producer.statement import Statement
 from outrider.storage.sql_files import Queries, migrations, script
 
@@ -70,7 +69,7 @@ def _downgrade(operations: Operations, operation: DowngradeOutbox) -> None:
 
 
 def _applied(operations: Operations, schema: str) -> set[int]:
-    """Which migrations the schema has. Offline nobody can tell: then none."""
+    """The migrations that the schema has; none in offline mode, where there is no database to read."""
     if operations.migration_context.as_sql:
         return set()
     queries = Queries(schema)
@@ -81,19 +80,19 @@ def _applied(operations: Operations, schema: str) -> set[int]:
 
 
 def _fetch(connection: Connection, statement: Statement, parameters: dict[str, Any]) -> list[tuple[Any, ...]]:
-    rows = adapter_for(connection).fetch(connection, statement, parameters, lambda _: None)
+    rows = adapter_for(connection).fetch(connection, statement, parameters, no_guard)
     return [tuple(row) for row in rows]
 
 
 def _run(operations: Operations, text: str) -> None:
-    """A script of several statements, in the migration's transaction."""
+    """Run a script of several statements in the migration's transaction."""
     if operations.migration_context.as_sql:
         operations.migration_context.impl.static_output(text)
         return
     connection: Any = operations.get_bind()
     driver = connection.connection.dbapi_connection
     if hasattr(driver, "run_async"):
-        # asyncpg prepares what goes through its cursor, and prepares one statement at a time.
+        # asyncpg's cursor prepares its statements, and only a single statement can be prepared.
         driver.run_async(lambda raw: raw.execute(text))
         return
     cursor = driver.cursor()

@@ -1,16 +1,16 @@
 """
-Context: what travels with a message so that its consumer's work can be traced back to the work that caused it.
+Context: headers that connect a message to the work that published it, for tracing.
 
-As headers, where the application uses the library in question (nothing is imported for it):
+Added where the application has imported the library (nothing is imported for it):
 
     sentry-trace, baggage          Sentry's current trace
     traceparent, tracestate        W3C trace context, from OpenTelemetry's configured propagators
-    tracking_ids                   the ids of the messages that led here, this one's own last
+    tracking_ids                   the ids of the messages that led to this one, and its own id last
 
-and, in a column of its own, structlog's context variables, which the services bind around the send, so that their log
-lines carry them. They are off by default: they can hold anything, and would be stored.
+structlog's context variables are stored in the column `context`; the services bind them while they publish the message,
+so that their log lines contain them. This is off by default, because the variables can hold anything.
 
-A library that fails while it is asked does not fail the publish: its headers are left out.
+If a library raises an exception, its headers are left out and the publish goes on.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _tracking_ids: ContextVar[tuple[str, ...]] = ContextVar("outbox_tracking_ids", d
 @dataclass(frozen=True, slots=True)
 class Context:
     """
-    Which context messages carry.
+    The context that messages carry.
 
     sentry         Sentry's trace and baggage
     opentelemetry  W3C trace context
@@ -45,11 +45,11 @@ class Context:
     structlog: bool | Collection[str] = False
 
     def headers(self, event_id: str) -> dict[str, Any]:
-        """The headers of a message with this id, beside its own."""
+        """The headers that the context adds to a message with this id."""
         return self.now().headers(event_id)
 
     def now(self) -> CurrentContext:
-        """The context of this moment: asked for once where many messages share it."""
+        """The context at this moment, which many messages can share."""
         headers: dict[str, Any] = {}
         for wanted, add in ((self.sentry, _add_sentry), (self.opentelemetry, _add_opentelemetry)):
             if wanted:
@@ -58,7 +58,7 @@ class Context:
         return CurrentContext(headers, get_tracking_ids() if self.tracking else None, self.log_context())
 
     def log_context(self) -> str | None:
-        """The `context` column: a JSON object, or None where there is nothing to bind."""
+        """The `context` column: a JSON object, or None where there are no variables."""
         library = sys.modules.get("structlog.contextvars")
         if not self.structlog or library is None:
             return None
@@ -73,7 +73,7 @@ class Context:
 
 
 class CurrentContext(NamedTuple):
-    """What all messages of one call carry."""
+    """The context that all messages of one call share."""
 
     shared: dict[str, Any]
     chain: tuple[str, ...] | None
@@ -88,15 +88,15 @@ class CurrentContext(NamedTuple):
 
 
 ALL_BUT_LOGS = Context()
-"""What an outbox does unless told otherwise."""
+"""The default: everything but structlog's variables."""
 
 
 @contextmanager
 def tracking(source: Sequence[str] | Mapping[str, Any] | str) -> Iterator[tuple[str, ...]]:
     """
-    Work on behalf of a message: what is published inside carries its chain of ids.
+    Messages that are published inside the block carry the tracking ids of `source`.
 
-    `source` is the message's headers, its chain, or one id to start a chain with.
+    `source` is the headers of the message that is being handled, its tracking ids, or one id to start with.
     """
     if isinstance(source, Mapping):
         source = source.get(TRACKING_HEADER) or ()
@@ -109,7 +109,7 @@ def tracking(source: Sequence[str] | Mapping[str, Any] | str) -> Iterator[tuple[
 
 
 def get_tracking_ids() -> tuple[str, ...]:
-    """The chain that led to the present work, the oldest first; empty where nothing is tracked."""
+    """The tracking ids of the current block, the oldest first; empty outside of one."""
     return _tracking_ids.get()
 
 
@@ -131,7 +131,7 @@ def _add_opentelemetry(headers: dict[str, Any]) -> None:
     inject_into: Callable[[dict[str, str]], None] = inject
     carrier: dict[str, str] = {}
     inject_into(carrier)
-    # Both use the W3C baggage header; its members are a list, whoever they belong to.
+    # Sentry and OpenTelemetry both use the W3C baggage header, which is a list of members.
     if "baggage" in carrier and "baggage" in headers:
         carrier["baggage"] = f"{headers['baggage']},{carrier['baggage']}"
     headers.update(carrier)

@@ -1,10 +1,10 @@
 """
 Turn a payload into bytes, with the content type and encoding that consumers see.
 
-bytes travel as they are; str as UTF-8 text; Pydantic models through their own JSON; everything else as compact JSON, in
-which dataclasses become objects, dates and times ISO 8601 text, durations seconds, Decimal and UUID text, and an Enum
-its value. What cannot be encoded raises TypeError or ValueError, before anything is written; the error never repeats
-the value. Nothing here imports Pydantic: its models are known by their methods.
+bytes stay as they are; str becomes UTF-8 text; a Pydantic model is encoded by its own method; everything else becomes
+compact JSON, in which dataclasses are objects, dates and times ISO 8601 text, durations seconds, Decimal and UUID text,
+and an Enum its value. A value that cannot be encoded raises TypeError or ValueError before anything is written; the
+error never contains the value. Nothing here imports Pydantic: its models are recognised by their methods.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ class Encoded(NamedTuple):
 
 
 def encode_payload(payload: Any) -> Encoded:
-    """What goes into the row."""
-    if type(payload) is dict:  # nearly always
+    """The payload, content type and content encoding of the row."""
+    if type(payload) is dict:  # the usual case
         return Encoded(_utf8(encode_json(payload)), JSON, "utf-8")
     if isinstance(payload, str) and not isinstance(payload, Enum):
         return Encoded(_utf8(payload), TEXT, "utf-8")
@@ -44,7 +44,7 @@ def encode_payload(payload: Any) -> Encoded:
 
 
 def encode_json(value: Any) -> str:
-    """Compact JSON. NaN and infinity are refused: they are not JSON, and PostgreSQL and most consumers refuse them."""
+    """Compact JSON. ValueError for NaN and infinity, which are not JSON."""
     try:
         return _encode(value)
     except RecursionError:
@@ -52,7 +52,7 @@ def encode_json(value: Any) -> str:
 
 
 def check_utf8(name: str, text: str) -> None:
-    """Python's str can hold what UTF-8, and so PostgreSQL, cannot: half of a surrogate pair."""
+    """ValueError for a lone surrogate, which a str can hold but UTF-8, and so PostgreSQL, cannot."""
     if not text.isascii():
         try:
             text.encode()
@@ -89,8 +89,8 @@ def _is_pydantic_model(value: Any) -> bool:
 
 def quick_encoder(encoder: json.JSONEncoder) -> Callable[[Any], str]:
     """
-    What `encoder.encode` does, in half the time for a handful of values: it sets its C encoder up for every call, which
-    is done once here. A value that contains itself is a RecursionError. Without the C encoder, `encode` itself.
+    The same as `encoder.encode`, a third faster for small values: `encode` makes a C encoder for every call, this makes
+    it once. A value that contains itself raises RecursionError. Without the C encoder, this is `encode` itself.
     """
     set_up = getattr(json.encoder, "c_make_encoder", None)
     if set_up is None:

@@ -1,8 +1,8 @@
 """
-Event: a message as the application describes it, and the row that it becomes.
+Event: a message as the application describes it, and the row that is written for it.
 
-`Event.row()` is the only place that turns the one into the other, for every handle. All checks happen here, so that a
-message the database or the broker would refuse raises before anything is written.
+All values are checked here: a message that the database or the broker would refuse raises TypeError or ValueError
+before anything is written.
 """
 
 from __future__ import annotations
@@ -12,17 +12,13 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from enum import Enum
 from itertools import count
-from operator import itemgetter
 from os import urandom
 from typing import Any, Final, Literal, TypedDict
 from uuid import UUID, uuid4
 
 from outrider.producer.context import Context, CurrentContext
 from outrider.producer.encoding import check_utf8, encode_json, encode_payload
-
-Row = dict[str, Any]
-"""The parameters of the named query `enqueue`; with `deliver_at` or `deliver_in_seconds` set, of `enqueue_delayed`.
-Text or None, whatever the column's type; `payload` is bytes."""
+from outrider.producer.row import Row, make_row
 
 Aggregate = tuple[str, object] | str
 When = datetime | timedelta | float
@@ -40,7 +36,7 @@ OrderingKey = str | Literal[_Default.AGGREGATE] | None
 
 
 class EventOptions(TypedDict, total=False):
-    """What `Outbox.publish` takes beside the type and the payload, and documents."""
+    """The keyword arguments of `Outbox.publish`, which documents them."""
 
     aggregate: Aggregate | None
     ordering_key: OrderingKey
@@ -53,7 +49,7 @@ class EventOptions(TypedDict, total=False):
     event_id: UUID | str | None
 
 
-# Not frozen: there is one per message, and a frozen one takes three times as long to make.
+# Not frozen: one is made per message, and making a frozen one takes three times as long.
 @dataclass(slots=True, kw_only=True)
 class Event:
     """One message. The fields are those of `Outbox.publish`, which documents them."""
@@ -74,11 +70,11 @@ class Event:
         self, *, exchange: str, context: Context | CurrentContext | None = None, event_id: UUID | None = None
     ) -> Row:
         """
-        The row of this event. TypeError or ValueError if it cannot be.
+        The row of this event. TypeError or ValueError where a value is not allowed.
 
-        exchange  for events that name none
-        context   what travels beside the event's own headers; those win
-        event_id  where the caller has parsed or made it already
+        exchange  used where the event names none
+        context   adds headers; the event's own headers take precedence
+        event_id  the parsed `event_id` of the event, where the caller has it
         """
         text_id = str(parse_event_id(self.event_id) if event_id is None else event_id)
         aggregate_type, aggregate_id = split_aggregate(self.aggregate)
@@ -96,34 +92,31 @@ class Event:
             deliver_at, deliver_in_seconds = split_moment("deliver_after", self.deliver_after)
         if self.expires is not None:
             expires_at, expires_in_seconds = split_moment("expires", self.expires)
-        return {
-            "event_id": text_id,
-            "event_type": check_text("event_type", self.event_type, 1, 255),
-            "aggregate_type": aggregate_type,
-            "aggregate_id": aggregate_id,
-            "ordering_key": self._effective_ordering_key(aggregate_type, aggregate_id),
-            "exchange": check_text("exchange", exchange if self.exchange is None else self.exchange, 0, 255),
-            "routing_key": check_text("routing_key", self._effective_routing_key(), 0, 255),
-            "payload": payload,
-            "content_type": content_type,
-            "content_encoding": content_encoding,
-            "headers": encode_headers(headers) if headers else "{}",
-            "properties": "{}",
-            "declarations": None,
-            "context": None if context is None else context.log_context(),
-            "dedup_key": None if self.dedup_key is None else check_text("dedup_key", self.dedup_key, 1, 1000),
-            "expires_at": expires_at,
-            "expires_in_seconds": expires_in_seconds,
-            "deliver_at": deliver_at,
-            "deliver_in_seconds": deliver_in_seconds,
-        }
-
-    def _effective_routing_key(self) -> str:
-        return self.event_type if self.routing_key is None else self.routing_key
+        return make_row(
+            event_id=text_id,
+            event_type=check_text("event_type", self.event_type, 1, 255),
+            aggregate_type=aggregate_type,
+            aggregate_id=aggregate_id,
+            ordering_key=self._effective_ordering_key(aggregate_type, aggregate_id),
+            exchange=check_text("exchange", exchange if self.exchange is None else self.exchange, 0, 255),
+            routing_key=check_text(
+                "routing_key", self.event_type if self.routing_key is None else self.routing_key, 0, 255
+            ),
+            payload=payload,
+            content_type=content_type,
+            content_encoding=content_encoding,
+            headers=encode_headers(headers) if headers else "{}",
+            context=None if context is None else context.log_context(),
+            dedup_key=None if self.dedup_key is None else check_text("dedup_key", self.dedup_key, 1, 1000),
+            expires_at=expires_at,
+            expires_in_seconds=expires_in_seconds,
+            deliver_at=deliver_at,
+            deliver_in_seconds=deliver_in_seconds,
+        )
 
     def _effective_ordering_key(self, aggregate_type: str | None, aggregate_id: str | None) -> str | None:
         if self.ordering_key is AGGREGATE:
-            # A delayed message cannot keep its place among the others of its aggregate, and nobody asked it to.
+            # A delayed message has no order, and the application named no ordering key.
             if aggregate_type is None or self.deliver_after is not None:
                 return None
             return check_text("the aggregate as ordering_key", f"{aggregate_type}:{aggregate_id}", 1, 1000)
@@ -132,33 +125,6 @@ class Event:
         if self.deliver_after is not None:
             raise ValueError("a delayed message cannot be ordered: give either deliver_after or ordering_key")
         return check_text("ordering_key", self.ordering_key, 1, 1000)
-
-
-def is_delayed(row: Row) -> bool:
-    return row["deliver_at"] is not None or row["deliver_in_seconds"] is not None
-
-
-_NOT_COPIED = itemgetter("dedup_key", "expires_at", "expires_in_seconds", "deliver_at", "deliver_in_seconds")
-_NONE_OF_THEM = (None,) * 5
-
-
-def can_be_copied(row: Row) -> bool:
-    """Whether the row is nothing but text and bytes: see `enqueue_copy` in sql/queries.sql."""
-    return bool(_NOT_COPIED(row) == _NONE_OF_THEM)
-
-
-def to_columns(rows: list[Row]) -> dict[str, Any]:
-    """The parameters of `enqueue_many`: see `enqueued_rows` in sql/queries.sql for what is left out, and why."""
-    columns: dict[str, Any] = {name: [row[name] for row in rows] for name in rows[0]}
-    for name, values in columns.items():
-        first = values[0]
-        if (first is None or name in _SENT_ONCE) and values.count(first) == len(values):
-            columns[name] = []
-    return columns | {f"first_{name}": rows[0][name] for name in _SENT_ONCE}
-
-
-# Columns that are never null, so that a missing value can stand for "as the first".
-_SENT_ONCE = ("event_type", "exchange", "routing_key", "content_type", "content_encoding", "headers", "properties")
 
 
 def split_aggregate(aggregate: Aggregate | None) -> tuple[str | None, str | None]:
@@ -180,7 +146,7 @@ def split_aggregate(aggregate: Aggregate | None) -> tuple[str | None, str | None
 
 
 def split_moment(name: str, when: When | None) -> tuple[str | None, str | None]:
-    """An instant, or the seconds that the database adds to its own clock: each as text."""
+    """A point in time, or a number of seconds that the database adds to its own clock; as text, the other is None."""
     if when is None:
         return None, None
     if isinstance(when, datetime):
@@ -199,7 +165,7 @@ def split_moment(name: str, when: When | None) -> tuple[str | None, str | None]:
 
 
 def parse_event_id(given: Any) -> UUID:
-    """What is given; a new one where nothing is."""
+    """The given id as a UUID; a random one for None."""
     if given is None:
         return uuid4()
     if isinstance(given, UUID):
@@ -210,7 +176,7 @@ def parse_event_id(given: Any) -> UUID:
 
 
 def parse_event_ids(given: Iterable[Any]) -> list[UUID]:
-    """As parse_event_id, for many: the random ones come from one question to the system."""
+    """As parse_event_id, for many: all random ids come from one system call."""
     given = list(given)
     random = urandom(16 * len(given))
     return [
@@ -221,13 +187,13 @@ def parse_event_ids(given: Iterable[Any]) -> list[UUID]:
     ]
 
 
-# RFC 9562: a random UUID says so in the four bits of its version and the two of its variant.
+# RFC 9562: a random UUID has version 4 in four bits, and the variant in two.
 _VERSION_4: Final = 4 << 76 | 2 << 62
 _RANDOM_BITS: Final = (1 << 128) - 1 ^ (15 << 76 | 3 << 62)
 
 
 def check_headers(headers: Mapping[str, Any]) -> None:
-    """Names that AMQP can carry. What is inside of nested headers is looked at when the message is sent."""
+    """Names that AMQP can carry. Nested headers are checked when the message is published."""
     for name in headers:
         check_text("a header's name", name, 1, 255)
 
@@ -239,8 +205,8 @@ def encode_headers(headers: Mapping[str, Any]) -> str:
 
 
 def check_text(name: str, value: Any, shortest: int = 1, longest: int | None = None) -> str:
-    """A text that a column of so many bytes, and the broker, can hold; TypeError or ValueError otherwise."""
-    # Most are ordinary words; no limit is below 255 bytes.
+    """The value, if it is text that the column and the broker can hold; TypeError or ValueError otherwise."""
+    # The usual case. No limit is below 255 bytes.
     if type(value) is str and shortest <= len(value) < 64 and value.isascii() and "\0" not in value:
         return value
     if not isinstance(value, str):
@@ -248,7 +214,7 @@ def check_text(name: str, value: Any, shortest: int = 1, longest: int | None = N
     if "\0" in value:
         raise ValueError(f"{name} must not contain a NUL character")
     check_utf8(name, value)
-    # A character takes four bytes at most: measure only what could be too long.
+    # A character takes at most four bytes: encode only text that could be too long.
     if len(value) < shortest or (longest is not None and len(value) * 4 > longest and len(value.encode()) > longest):
         allowed = "must not be empty" if longest is None else f"must be {shortest} to {longest} bytes"
         raise ValueError(f"{name} {allowed}")

@@ -1,8 +1,13 @@
 """
 Outbox: enqueue events in the caller's transaction.
 
-One statement per call, through whatever handle the application has. A rolled-back transaction (or savepoint) takes
-its messages with it. Nothing is committed here, no connection is opened, and no broker is involved.
+    from outrider import Outbox
+
+    outbox = Outbox(exchange="shop")
+    outbox.publish(connection, "order.placed", {"order": 42}, aggregate=("order", 42))
+
+Each call runs one statement on the handle that the application passes. A rollback of the transaction, or to a savepoint
+before the call, removes the message. Nothing here commits, opens a connection or talks to a broker.
 
 With a synchronous handle the methods return their result, with an asynchronous one an awaitable of it.
 """
@@ -14,7 +19,7 @@ import warnings
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from functools import partial
 from operator import itemgetter
-from typing import Any, Literal, NamedTuple, TypeVar, Unpack, get_args, overload
+from typing import Any, Literal, NamedTuple, Unpack, get_args, overload
 from uuid import UUID
 
 from outrider.errors import OutboxError
@@ -25,16 +30,13 @@ from outrider.producer.event import (
     Event,
     EventOptions,
     OrderingKey,
-    Row,
     When,
-    can_be_copied,
-    is_delayed,
     parse_event_id,
     parse_event_ids,
-    to_columns,
 )
-from outrider.producer.handles import Adapter, adapter_for
+from outrider.producer.handles import adapter_for
 from outrider.producer.handles.protocols import AsyncHandle, SyncHandle
+from outrider.producer.row import Row, can_be_copied, is_delayed, query_for, to_columns
 from outrider.producer.statement import Statement
 from outrider.storage.sql_files import Queries
 
@@ -42,38 +44,41 @@ OutsideTransaction = Literal["warn", "raise", "allow"]
 
 
 class OutsideTransactionWarning(UserWarning):
-    """A message was enqueued outside a transaction: it is sent whatever becomes of the work around it."""
+    """A message was enqueued outside a transaction: it is sent even if the work around it fails."""
 
 
 class OutsideTransactionError(OutboxError):
-    """A message was to be enqueued outside a transaction, and the outbox is set to refuse that."""
+    """A message was enqueued outside a transaction, and `outside_transaction` is 'raise'."""
 
 
 class Receipt(NamedTuple):
-    """One message is in the outbox, or was already there."""
+    """The result of enqueuing one message."""
 
     event_id: UUID
-    """Its identity: the AMQP message_id, by which consumers can deduplicate."""
+    """The AMQP message_id, by which consumers can deduplicate."""
     new: bool | None
-    """False: a message with the same dedup_key is pending, and nothing was written. None: a pipeline will tell."""
+    """False: a message with the same dedup_key is pending, and nothing was written. None: not known yet (psycopg's
+    pipeline mode)."""
 
 
 class BatchReceipt(NamedTuple):
-    """Many messages are in the outbox."""
+    """The result of enqueuing many messages."""
 
     event_ids: list[UUID]
     """In the order of the messages."""
     written: int | None
-    """How many rows were written: fewer than messages where a dedup_key was pending. None: a pipeline will tell."""
+    """The number of rows written: fewer than messages where a dedup_key was pending. None: not known yet (psycopg's
+    pipeline mode)."""
 
 
 class Outbox:
     """
     The outbox of one PostgreSQL schema.
 
-    exchange             where events go that name no exchange; '' is the broker's default exchange
+    exchange             the exchange of events that name none; '' is the broker's default exchange
     schema               the PostgreSQL schema of the outbox tables
-    context              what travels along: traces, tracking ids, log context (see producer.context); None for nothing
+    context              traces, tracking ids and log context that messages carry (see outrider.producer.context); None
+                         for none
     outside_transaction  what a publish outside a transaction does: 'warn' (write, with a warning), 'raise' or 'allow'
 
     An instance is immutable and can be shared between threads and tasks.
@@ -126,18 +131,18 @@ class Outbox:
         """
         Enqueue one event; returns a Receipt, or an awaitable of one.
 
-        event_type     what happened, e.g. 'order.placed': the AMQP type
+        event_type     the AMQP type, e.g. 'order.placed'
         payload        bytes and str as they are; anything else as JSON
-        aggregate      what it happened to: ('order', 42) or 'order:42'; travels in the headers
+        aggregate      the object that the event is about: ('order', 42) or 'order:42'; sent in the headers
         ordering_key   events of a key are delivered in commit order; the aggregate by default, None for no order
         routing_key    the event type by default
         exchange       the outbox's exchange by default
         headers        AMQP headers
-        deliver_after  not before then: a datetime, or a timedelta or seconds from now. Such a message has no order: the
-                       default is dropped, an ordering_key raises ValueError
-        expires        dead after then, if not delivered: likewise
-        dedup_key      at most one pending message per key
-        event_id       the identity of the message; a random UUID by default
+        deliver_after  the earliest time of delivery: a datetime, or a timedelta or seconds from now. Such a message has
+                       no order: it does not get the default ordering_key, and another one raises ValueError
+        expires        a message that is not delivered by then becomes a dead letter; given like deliver_after
+        dedup_key      nothing is written while a message with the same key is pending
+        event_id       the AMQP message_id; a random UUID by default
         """
         identity = parse_event_id(event_id)
         event = Event(
@@ -153,7 +158,10 @@ class Outbox:
             dedup_key=dedup_key,
         )
         row = event.row(exchange=self.exchange, context=self.context, event_id=identity)
-        return self.enqueue_row(handle, row, identity)
+        written = self.write_row(handle, row)
+        if isinstance(written, int):
+            return Receipt(identity, _is_new(dedup_key, written))
+        return _receipt_async(identity, dedup_key, written)
 
     @overload
     def publish_many(
@@ -165,7 +173,8 @@ class Outbox:
 
     def publish_many(self, handle: Any, messages: Iterable[Event | Mapping[str, Any]]) -> Any:
         """
-        Enqueue many events, in their order, in a round trip or two; by COPY, where psycopg 3 and the events allow it.
+        Enqueue many events, in the given order, in one or two round trips; by COPY, where psycopg 3 and the events
+        allow it.
 
         A message is an Event, or a mapping of its fields. Returns a BatchReceipt, or an awaitable of one.
         """
@@ -176,62 +185,42 @@ class Outbox:
             event.row(exchange=self.exchange, context=context, event_id=event_id)
             for event, event_id in zip(events, event_ids, strict=True)
         ]
-        return self.enqueue_rows(handle, rows, event_ids)
+        written = self.write_rows(handle, rows)
+        if isinstance(written, int):
+            return BatchReceipt(event_ids, None if written < 0 else written)
+        return _batch_receipt_async(event_ids, written)
 
-    def enqueue_row(self, handle: Any, row: Row, event_id: UUID | None = None, *, wait: bool = True) -> Any:
-        """
-        Write one row as it is: for adapters that build their own.
+    def write_row(self, handle: Any, row: Row) -> Any:
+        """Write one row that was built already. Returns the number of rows written, or an awaitable of it."""
+        return adapter_for(handle).execute(handle, self._statements[query_for(row)], row, self.guard)
 
-        event_id  the row's, where it is at hand
-        wait      False: where the handle allows it, the answer is not waited for (see outrider.producer.handles.in_flight)
-        """
-        event_id = event_id or UUID(row["event_id"])
+    def write_rows(self, handle: Any, rows: list[Row]) -> Any:
+        """Write many rows, as write_row does; by COPY, where the handle and the rows allow it."""
         adapter = adapter_for(handle)
-        statement = self._statements[_query_for(row)]
-        if not wait and (send := adapter.sender(handle)) is not None:
-            send(statement, row)
-            return Receipt(event_id, _is_new(row, NOT_KNOWN_YET))
-        written = adapter.execute(handle, statement, row, self.guard)
-        if adapter.is_async:
-            return _then(written, lambda count: Receipt(event_id, _is_new(row, count)))
-        return Receipt(event_id, _is_new(row, written))
-
-    def enqueue_rows(self, handle: Any, rows: list[Row], event_ids: list[UUID] | None = None) -> Any:
-        """Write many rows as they are."""
-        ids = event_ids or [UUID(row["event_id"]) for row in rows]
-        adapter = adapter_for(handle)
-        writes = self._writes(adapter, handle, rows, ids)
-        if adapter.is_async:
-
-            async def write() -> BatchReceipt:
-                return BatchReceipt(ids, _total([await each() for each in writes]))
-
-            return write()
-        return BatchReceipt(ids, _total([each() for each in writes]))
-
-    def _writes(self, adapter: Adapter, handle: Any, rows: list[Row], ids: list[UUID]) -> list[Callable[[], Any]]:
-        """What writes these rows, in order; each returns a count, or an awaitable of one."""
         if rows and all(map(can_be_copied, rows)) and (copy := adapter.copier(handle)) is not None:
-            values = ((event_id.bytes, *self._copied_values(row)) for event_id, row in zip(ids, rows, strict=True))
-            return [partial(copy, self._statements["enqueue_copy"], values, self.guard)]
-        batches = (
-            ("enqueue_many", [row for row in rows if not is_delayed(row)]),
-            ("enqueue_many_delayed", [row for row in rows if is_delayed(row)]),
-        )
-        return [
+            values = ((UUID(row["event_id"]).bytes, *self._copied_values(row)) for row in rows)
+            return copy(self._statements["enqueue_copy"], values, self.guard)
+        batches = {
+            "enqueue_many": [row for row in rows if not is_delayed(row)],
+            "enqueue_many_delayed": [row for row in rows if is_delayed(row)],
+        }
+        writes: list[Callable[[], Any]] = [
             partial(adapter.execute, handle, self._statements[name], to_columns(batch), self.guard)
-            for name, batch in batches
+            for name, batch in batches.items()
             if batch
         ]
+        if adapter.is_async:
+            return _add_up_async(writes)
+        return _add_up([write() for write in writes])
 
     def guard(self, in_transaction: bool) -> None:
-        """Refuse or warn of what happens outside a transaction, as set."""
+        """Apply `outside_transaction`. Adapters call this before they write."""
         if in_transaction or self.outside_transaction == "allow":
             return
-        text = "a message is enqueued outside a transaction: it is sent whatever becomes of the work around it"
+        text = "a message is enqueued outside a transaction: it is sent even if the work around it fails"
         if self.outside_transaction == "raise":
             raise OutsideTransactionError(text)
-        warnings.warn(text, OutsideTransactionWarning, stacklevel=callers_level())
+        warnings.warn(text, OutsideTransactionWarning, stacklevel=application_stack_level())
 
 
 _QUERIES = (
@@ -240,44 +229,34 @@ _QUERIES = (
 )
 _PACKAGE = __name__.partition(".")[0]
 
-NOT_KNOWN_YET = -1
-"""As a number of rows: the answer has not come yet."""
 
-T = TypeVar("T")
-R = TypeVar("R")
-
-
-async def _then(awaitable: Awaitable[T], make: Callable[[T], R]) -> R:
-    return make(await awaitable)
-
-
-def _query_for(row: Row) -> str:
-    """The cheapest of the statements that write one row."""
-    if is_delayed(row):
-        return "enqueue_delayed"
-    if row["dedup_key"] is not None:
-        return "enqueue_once"
-    if (
-        row["aggregate_type"] is row["ordering_key"] is row["context"] is row["expires_at"] is None
-        and row["expires_in_seconds"] is None
-    ):
-        return "enqueue_plain"
-    return "enqueue"
-
-
-def _is_new(row: Row, written: int) -> bool | None:
-    if row["dedup_key"] is None:
+def _is_new(dedup_key: str | None, written: int) -> bool | None:
+    if dedup_key is None:
         return True
     return None if written < 0 else written > 0
 
 
-def _total(counts: list[int]) -> int | None:
-    return None if any(count < 0 for count in counts) else sum(counts)
+async def _receipt_async(event_id: UUID, dedup_key: str | None, written: Awaitable[int]) -> Receipt:
+    return Receipt(event_id, _is_new(dedup_key, await written))
 
 
-def callers_level(*between: str) -> int:
-    """The stack level of the application's call, for a warning that points there; `between` are packages on the way."""
-    ours = (_PACKAGE, *between)
+async def _batch_receipt_async(event_ids: list[UUID], written: Awaitable[int]) -> BatchReceipt:
+    count = await written
+    return BatchReceipt(event_ids, None if count < 0 else count)
+
+
+def _add_up(counts: list[int]) -> int:
+    """-1 where one of the counts is not known yet."""
+    return -1 if any(count < 0 for count in counts) else sum(counts)
+
+
+async def _add_up_async(writes: list[Callable[[], Awaitable[int]]]) -> int:
+    return _add_up([await write() for write in writes])
+
+
+def application_stack_level(*skipped_packages: str) -> int:
+    """The `stacklevel` of a warning that points at the application's line: the first frame outside these packages."""
+    ours = (_PACKAGE, *skipped_packages)
     frame, level = sys._getframe(1), 1
     while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] in ours:
         frame, level = frame.f_back, level + 1

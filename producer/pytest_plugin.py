@@ -1,19 +1,19 @@
 """
-A pytest plugin for applications that publish: what was enqueued, and what would be on the wire.
+A pytest plugin for tests of applications that publish.
 
     def test_an_order_is_announced(outbox, assert_event_published):
         place_order(connection=None, order=42)
         assert_event_published("order.placed", payload={"order": 42})
 
-`outbox`                  records instead of writing: no database, no transaction, no server is needed, and any handle
-                          will do; `outbox.messages` is what was captured, decoded
-`assert_event_published`  of the events in `outbox`: type, and whatever else is given
-`assert_task_sent`        of the Celery tasks in `outbox`: name, args, kwargs and whatever else is given
-`drain_outbox`            `drain_outbox()`: what `outbox` holds; `drain_outbox(connection)`: what a real table holds, in
-                          the connection's transaction. Both empty it, and give the messages as the services would
-                          send them
+`outbox`                  records messages instead of writing them: no database and no transaction is needed, and any
+                          handle is accepted; `outbox.messages` are the recorded messages, decoded
+`assert_event_published`  checks the events in `outbox` by type, and by any other fields that are given
+`assert_task_sent`        checks the Celery tasks in `outbox` by name, args, kwargs and any other fields
+`drain_outbox`            `drain_outbox()` removes and returns the messages in `outbox`, `drain_outbox(connection)`
+                          those in a real table, in the connection's transaction; both as the services would publish
+                          them
 
-Active where this package is installed; the fixtures cost nothing to tests that do not ask for them.
+pytest loads this plugin where the package is installed. The fixtures do nothing unless a test requests them.
 """
 
 from __future__ import annotations
@@ -22,26 +22,25 @@ import json
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
-from uuid import UUID
 
 import pytest
 
-from outrider.producer.event import Row
-from outrider.producer.handles import adapter_for
-from outrider.producer.outbox import BatchReceipt, Outbox, Receipt
+from outrider.producer.handles import adapter_for, no_guard
+from outrider.producer.outbox import Outbox
+from outrider.producer.row import Row
 from outrider.storage.message import SCHEMA_VERSION, Message
 
 MISSING: Any = object()
 
 
 @dataclass(frozen=True)
-class Captured:
+class RecordedMessage:
     """A message as it was enqueued, decoded."""
 
     row: Row = field(repr=False)
     event_type: str
     payload: Any
-    """JSON as values, text as str; bytes as they are where the content type is unknown."""
+    """JSON as values, text as str, other content types as bytes."""
     headers: dict[str, Any]
     exchange: str
     routing_key: str
@@ -54,7 +53,7 @@ class Captured:
 
     @property
     def args(self) -> Any:
-        """Of a task, as it will arrive."""
+        """The positional arguments of a task, as the worker gets them."""
         return list(self.payload["args"] if isinstance(self.payload, dict) else self.payload[0])
 
     @property
@@ -63,8 +62,8 @@ class Captured:
 
 
 @dataclass(frozen=True)
-class Delivered:
-    """A message as a broker gets it."""
+class PublishedMessage:
+    """A message as the services would publish it."""
 
     exchange: str
     routing_key: str
@@ -74,51 +73,50 @@ class Delivered:
     message: Message = field(repr=False)
 
 
-class RecordedOutbox:
-    """What was enqueued during the test, in order."""
+class OutboxRecorder:
+    """The messages that the test enqueued, in order."""
 
     def __init__(self) -> None:
-        self.messages: list[Captured] = []
+        self.messages: list[RecordedMessage] = []
 
     @property
-    def events(self) -> list[Captured]:
+    def events(self) -> list[RecordedMessage]:
         return [message for message in self.messages if not message.is_task]
 
     @property
-    def tasks(self) -> list[Captured]:
+    def tasks(self) -> list[RecordedMessage]:
         return [message for message in self.messages if message.is_task]
 
     def record(self, row: Row) -> bool:
-        """Whether it was new, as the unique index would tell."""
+        """Record a row, unless a message with its dedup_key is recorded already. Returns whether it was recorded."""
         if row["dedup_key"] is not None and any(each.dedup_key == row["dedup_key"] for each in self.messages):
             return False
-        self.messages.append(_captured(row))
+        self.messages.append(_decoded(row))
         return True
 
 
 @pytest.fixture
-def outbox(monkeypatch: pytest.MonkeyPatch) -> RecordedOutbox:
-    """Everything that is enqueued in this test is recorded instead of written."""
-    recorded = RecordedOutbox()
+def outbox(monkeypatch: pytest.MonkeyPatch) -> OutboxRecorder:
+    """Records messages that are enqueued in this test, instead of writing them."""
+    recorder = OutboxRecorder()
 
-    def enqueue_row(self: Outbox, handle: Any, row: Row, event_id: UUID | None = None, **_: bool) -> Any:  # noqa: ARG001
-        return _as_handle_would(handle, Receipt(UUID(row["event_id"]), recorded.record(row)))
+    def write_row(self: Outbox, handle: Any, row: Row) -> Any:  # noqa: ARG001
+        return _awaitable_if_async(handle, int(recorder.record(row)))
 
-    def enqueue_rows(self: Outbox, handle: Any, rows: list[Row], event_ids: Any = None) -> Any:  # noqa: ARG001
-        written = sum(recorded.record(row) for row in rows)
-        return _as_handle_would(handle, BatchReceipt([UUID(row["event_id"]) for row in rows], written))
+    def write_rows(self: Outbox, handle: Any, rows: list[Row]) -> Any:  # noqa: ARG001
+        return _awaitable_if_async(handle, sum(recorder.record(row) for row in rows))
 
-    monkeypatch.setattr(Outbox, "enqueue_row", enqueue_row)
-    monkeypatch.setattr(Outbox, "enqueue_rows", enqueue_rows)
+    monkeypatch.setattr(Outbox, "write_row", write_row)
+    monkeypatch.setattr(Outbox, "write_rows", write_rows)
     _record_tasks(monkeypatch)
-    return recorded
+    return recorder
 
 
 @pytest.fixture
-def assert_event_published(outbox: RecordedOutbox) -> Callable[..., Captured]:
-    """`assert_event_published("order.placed", payload=..., count=1, routing_key=...)`; gives the (first) event."""
+def assert_event_published(outbox: OutboxRecorder) -> Callable[..., Any]:
+    """`assert_event_published("order.placed", payload=..., count=1, routing_key=...)`; returns the (first) event."""
 
-    def check(event_type: str, *, payload: Any = MISSING, count: int | None = None, **fields: Any) -> Captured:
+    def check(event_type: str, *, payload: Any = MISSING, count: int | None = None, **fields: Any) -> Any:
         if payload is not MISSING:
             fields["payload"] = payload
         return _check("event", event_type, outbox.events, count, fields)
@@ -127,12 +125,10 @@ def assert_event_published(outbox: RecordedOutbox) -> Callable[..., Captured]:
 
 
 @pytest.fixture
-def assert_task_sent(outbox: RecordedOutbox) -> Callable[..., Captured]:
-    """`assert_task_sent("shop.bill", args=(42,), kwargs={}, count=1, routing_key=...)`; gives the (first) task."""
+def assert_task_sent(outbox: OutboxRecorder) -> Callable[..., Any]:
+    """`assert_task_sent("shop.bill", args=(42,), kwargs={}, count=1, routing_key=...)`; returns the (first) task."""
 
-    def check(
-        name: str, *, args: Any = MISSING, kwargs: Any = MISSING, count: int | None = None, **fields: Any
-    ) -> Captured:
+    def check(name: str, *, args: Any = MISSING, kwargs: Any = MISSING, count: int | None = None, **fields: Any) -> Any:
         if args is not MISSING:
             fields["args"] = list(args)
         if kwargs is not MISSING:
@@ -143,21 +139,21 @@ def assert_task_sent(outbox: RecordedOutbox) -> Callable[..., Captured]:
 
 
 @pytest.fixture
-def drain_outbox(request: pytest.FixtureRequest) -> Callable[..., list[Delivered]]:
-    """Deliver what is enqueued to a recording publisher, in process."""
+def drain_outbox(request: pytest.FixtureRequest) -> Callable[..., list[PublishedMessage]]:
+    """Removes enqueued messages and returns them as the services would publish them."""
 
-    def drain(handle: Any = None, *, schema: str = "public") -> list[Delivered]:
+    def drain(handle: Any = None, *, schema: str = "public") -> list[PublishedMessage]:
         if handle is not None:
-            return _deliver(_drain_table(handle, schema))
-        recorded: RecordedOutbox = request.getfixturevalue("outbox")
-        messages, recorded.messages = recorded.messages, []
-        return _deliver([_message(number, each.row) for number, each in enumerate(messages, 1)])
+            return _publish(_drain_table(handle, schema))
+        recorder: OutboxRecorder = request.getfixturevalue("outbox")
+        messages, recorder.messages = recorder.messages, []
+        return _publish([_message(number, each.row) for number, each in enumerate(messages, 1)])
 
     return drain
 
 
 def _record_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Tasks are captured as in a transaction, where Celery is installed."""
+    """Where Celery is installed, tasks are captured as if in a transaction."""
     try:
         from outrider.producer.celery.task_outbox import TaskOutbox
     except ImportError:
@@ -166,11 +162,11 @@ def _record_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(TaskOutbox, "_handle_in_transaction", lambda self: "a transaction")  # noqa: ARG005
 
 
-def _as_handle_would(handle: Any, result: Any) -> Any:
+def _awaitable_if_async(handle: Any, result: Any) -> Any:
     try:
         is_async = adapter_for(handle).is_async
     except (TypeError, ImportError):
-        is_async = False  # None, or whatever a unit test passes
+        is_async = False  # a unit test may pass None, or anything else
 
     async def later() -> Any:
         return result
@@ -178,27 +174,22 @@ def _as_handle_would(handle: Any, result: Any) -> Any:
     return later() if is_async else result
 
 
-def _check(kind: str, name: str, messages: list[Captured], count: int | None, fields: dict[str, Any]) -> Captured:
+def _check(kind: str, name: str, messages: list[RecordedMessage], count: int | None, fields: dict[str, Any]) -> Any:
     named = [message for message in messages if message.event_type == name]
     found = [message for message in named if all(getattr(message, key) == value for key, value in fields.items())]
     if (not found) if count is None else len(found) != count:
         wanted = f"{'no' if count is None else len(found)} {kind} {name}" + (f" with {fields}" if fields else "")
         others = "\n".join(f"  {message}" for message in named or messages) or "  nothing"
         expected = "" if count is None else f", not {count}"
-        pytest.fail(f"{wanted} was enqueued{expected}; there is\n{others}", pytrace=False)
-    return found[0] if found else _captured_nothing()
+        pytest.fail(f"{wanted} was enqueued{expected}; the outbox has\n{others}", pytrace=False)
+    return found[0] if found else None
 
 
-def _captured_nothing() -> Any:
-    """What `count=0` gives: there is nothing to look at."""
-    return None
-
-
-def _captured(row: Row) -> Captured:
-    return Captured(
+def _decoded(row: Row) -> RecordedMessage:
+    return RecordedMessage(
         row=row,
         event_type=row["event_type"],
-        payload=_decode(row),
+        payload=_decode_payload(row),
         headers=json.loads(row["headers"]),
         exchange=row["exchange"],
         routing_key=row["routing_key"],
@@ -207,7 +198,7 @@ def _captured(row: Row) -> Captured:
     )
 
 
-def _decode(row: Row) -> Any:
+def _decode_payload(row: Row) -> Any:
     payload: bytes = row["payload"]
     compression = json.loads(row["headers"]).get("compression")
     if compression is None and row["content_type"] == "application/json":
@@ -220,7 +211,7 @@ def _decode(row: Row) -> Any:
     except ImportError:
         return payload
     body = decompress(payload, compression) if compression else payload
-    # What this very test has enqueued can be trusted, in any serializer.
+    # The test enqueued it itself, so any serializer is safe to load.
     return loads(body, row["content_type"], row["content_encoding"], accept=[row["content_type"]])
 
 
@@ -247,17 +238,17 @@ def _drain_table(handle: Any, schema: str) -> list[Message]:
     adapter = adapter_for(handle)
     if adapter.is_async:
         raise TypeError("drain_outbox takes a synchronous handle")
-    rows = adapter.fetch(handle, Statement(Queries(schema)["drain"]), {}, lambda _: None)
+    rows = adapter.fetch(handle, Statement(Queries(schema)["drain"]), {}, no_guard)
     return [Message._make(row)._replace(payload=bytes(row[9])) for row in rows]
 
 
-def _deliver(messages: list[Message]) -> list[Delivered]:
+def _publish(messages: list[Message]) -> list[PublishedMessage]:
     from outrider.delivery.broker_message import to_broker_message
 
     delivered = []
     for message in messages:
         wire = to_broker_message(message, message.created_at)
         delivered.append(
-            Delivered(wire.exchange, wire.routing_key, wire.headers, wire.properties, message.payload, message)
+            PublishedMessage(wire.exchange, wire.routing_key, wire.headers, wire.properties, message.payload, message)
         )
     return delivered

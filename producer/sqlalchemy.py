@@ -1,15 +1,15 @@
 """
-SQLAlchemy: the outbox's tables as metadata, and what an application needs of them in its models.
+SQLAlchemy: the outbox's tables as metadata.
 
     from outrider.producer.sqlalchemy import outbox_tables
 
     tables = outbox_tables(Base.metadata)           # tables.outbox, tables.outbox_dead_letter, ...
 
-With the tables in the metadata, Alembic's autogenerate knows them and leaves them alone, and queries can be written
-against them. They are created by migrations (outrider.producer.alembic or `outrider setup`), never by `create_all`: constraints,
-storage parameters and most indexes are only in sql/. A test compares every column with the database.
+With the tables in the metadata, Alembic's autogenerate does not drop them, and queries can be written against them.
+Create them with migrations (outrider.producer.alembic or `outrider setup`), not with `create_all`: constraints, storage
+parameters and most indexes are only in sql/. A test compares every column with the database.
 
-Publishing needs nothing of this: a Session is a handle like any other.
+Publishing does not need this module: a Session is a handle.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _BYTES, _JSON, _INSTANT, _UUID = LargeBinary(), JSON(), DateTime(timezone=True),
 
 Types = dict[str, TypeEngine[Any]]
 
-# What the outbox, the dead letters and the archive have in common: the id and `moved_columns` of sql/queries.sql.
+# The common columns of outbox, dead letters and archive: the id and `moved_columns` of sql/queries/fragments.sql.
 _MESSAGE: Types = {
     "id": _BIGINT,
     "event_id": _UUID,
@@ -118,7 +118,7 @@ class OutboxTables(NamedTuple):
 
 
 def outbox_tables(metadata: MetaData, *, schema: str | None = None) -> OutboxTables:
-    """Add the tables to the metadata; `schema` None is the search path's, as everywhere in SQLAlchemy."""
+    """Add the tables to the metadata. `schema` None leaves the schema to the search path, as in SQLAlchemy."""
     return OutboxTables(**{name: _table(name, metadata, schema) for name in _TABLES})
 
 

@@ -1,7 +1,7 @@
 """
-Statement: one named query in the notations that PostgreSQL drivers want.
+Statement: one named query in the placeholder notations of PostgreSQL drivers.
 
-sql/queries.sql speaks pyformat (`%(name)s`: psycopg, psycopg2, Django). asyncpg wants `$1` and a list of arguments.
+sql/queries/ uses pyformat (`%(name)s`: psycopg, psycopg2, Django). asyncpg needs `$1` and a list of arguments.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class Statement:
 
     @cached_property
     def binary(self) -> LiteralString:
-        """For psycopg 3, parameters in binary: twice as fast for arrays."""
+        """For psycopg 3, with binary parameters: twice as fast for arrays."""
         return _PARAMETER.sub(lambda m: f"%({m[1]})b" if m[1] else "%%", self.pyformat)
 
     @cached_property
@@ -32,7 +32,7 @@ class Statement:
 
     @cached_property
     def plain(self) -> LiteralString:
-        """For a statement without parameters, where drivers leave percent signs alone."""
+        """For a statement without parameters, in which drivers do not unescape percent signs."""
         return self.pyformat.replace("%%", "%")
 
     @cached_property

@@ -1,15 +1,17 @@
 """
-Event streams: an append-only log per aggregate, published as it grows.
+Event streams: an append-only log per aggregate, whose events are also published.
 
-    streams = EventStreams(outbox)
+    from outrider import Event, EventStreams, Outbox
+
+    streams = EventStreams(Outbox(exchange="shop"))
     streams.append(connection, "order:42", [Event(event_type="order.paid", payload={...})], expected_version=3)
     for event in streams.load(connection, "order:42"): ...
 
-An append writes to the permanent log `outbox_event` and to the outbox, in one statement of the caller's transaction;
-the events of a stream reach consumers in the order of their versions (1, 2, 3, ...). When somebody else was faster, it
-raises ConcurrencyError and has written nothing: the transaction goes on. Two appends to one stream wait for each other
-from the statement to the commit. Under REPEATABLE READ and SERIALIZABLE the slower one fails with PostgreSQL's own
-serialization error instead.
+An append writes to the permanent log `outbox_event` and to the outbox, in one statement of the caller's transaction.
+The events of a stream are delivered in the order of their versions (1, 2, 3, ...). If another transaction has appended
+since `expected_version`, the append raises ConcurrencyError and has written nothing; the caller's transaction stays
+usable. An append locks its stream until the transaction ends, and a second one waits. Under REPEATABLE READ and
+SERIALIZABLE the second one fails with PostgreSQL's serialization error instead.
 
 With an asynchronous handle, methods return awaitables, and `iterate` an asynchronous iterator.
 """
@@ -24,14 +26,16 @@ from typing import Any, NamedTuple, TypedDict, Unpack, overload
 from uuid import UUID
 
 from outrider.errors import ConcurrencyError
+from outrider.operations.message_selection import like_pattern
 from outrider.producer.context import CurrentContext
-from outrider.producer.event import AGGREGATE, Event, Row, check_text, encode_headers, split_moment
-from outrider.producer.handles import Adapter, adapter_for
+from outrider.producer.event import AGGREGATE, Event, check_text, encode_headers, split_moment
+from outrider.producer.handles import adapter_for
 from outrider.producer.handles.protocols import AsyncHandle, SyncHandle
 from outrider.producer.outbox import Outbox
+from outrider.producer.row import Row
 from outrider.producer.statement import Statement
-from outrider.producer.sync_or_async import Steps, fetch, finish
-from outrider.storage.sql_files import Queries
+from outrider.producer.sync_or_async import Queries, Query, run_queries
+from outrider.storage import sql_files
 
 APPEND_RETRIES = 100
 
@@ -47,7 +51,7 @@ class StoredEvent(NamedTuple):
     content_type: str
     content_encoding: str
     headers: Mapping[str, Any]
-    """The event's own headers; those of its context at the time went on the wire only."""
+    """The event's own headers. The headers of the context are in the published message only."""
     created_at: datetime
 
     @property
@@ -58,8 +62,8 @@ class StoredEvent(NamedTuple):
         return self.payload.decode(self.content_encoding) if self.content_type == "text/plain" else self.payload
 
 
-class EventSelection(TypedDict, total=False):
-    """What `EventStreams.replay` takes, and documents."""
+class ReplayOptions(TypedDict, total=False):
+    """The keyword arguments of `EventStreams.replay`, which documents them."""
 
     stream: str | None
     event_type: str | None
@@ -71,11 +75,11 @@ class EventSelection(TypedDict, total=False):
 
 
 class EventStreams:
-    """The streams of an outbox's schema. `outbox` gives the exchange, the context and the rule on transactions."""
+    """The event streams in the schema of an outbox, with its exchange, context and `outside_transaction`."""
 
     def __init__(self, outbox: Outbox) -> None:
         self.outbox = outbox
-        queries = Queries(outbox.schema)
+        queries = sql_files.Queries(outbox.schema)
         self._statements = {name: Statement(queries[name]) for name in _QUERIES}
 
     @overload
@@ -106,14 +110,14 @@ class EventStreams:
         """
         Append events; returns the stream's new version, or an awaitable of it.
 
-        expected_version  what the caller has seen: 0 for a new stream. None appends to whatever is there.
+        expected_version  the version that the caller has seen, 0 for a new stream; None appends at any version
         """
         check_text("stream", stream, 1, 1000)
         context = None if self.outbox.context is None else self.outbox.context.now()
         rows = [self._row(stream, event if isinstance(event, Event) else Event(**event), context) for event in events]
         if not rows:
             raise ValueError("there is no event to append")
-        return finish(adapter_for(handle), self._append(handle, stream, rows, expected_version))
+        return run_queries(handle, self._append(stream, rows, expected_version))
 
     @overload
     def load(
@@ -125,7 +129,7 @@ class EventStreams:
 
     def load(self, handle: Any, stream: str, after: int = 0, limit: int | None = None) -> Any:
         """The events of a stream after a version, in order: a list of StoredEvent, or an awaitable of one."""
-        return finish(adapter_for(handle), self._load(handle, stream, after, limit))
+        return run_queries(handle, self._load(stream, after, limit))
 
     @overload
     def iterate(
@@ -138,17 +142,19 @@ class EventStreams:
     ) -> Iterator[StoredEvent]: ...
 
     def iterate(self, handle: Any, stream: str, after: int = 0, chunk_size: int = 500) -> Any:
-        """The events of a stream, loaded in chunks: an iterator, or an asynchronous one. It sees what is appended."""
-        adapter = adapter_for(handle)
-        if adapter.is_async:
-            return self._aiterate(handle, adapter, stream, after, chunk_size)
-        return self._iterate(handle, adapter, stream, after, chunk_size)
+        """
+        The events of a stream, loaded in chunks: an iterator, or an asynchronous one. Events that are appended
+        meanwhile are included.
+        """
+        if adapter_for(handle).is_async:
+            return self._iterate_async(handle, stream, after, chunk_size)
+        return self._iterate(handle, stream, after, chunk_size)
 
     @overload
-    def replay(self, handle: AsyncHandle, **selection: Unpack[EventSelection]) -> Awaitable[int]: ...
+    def replay(self, handle: AsyncHandle, **options: Unpack[ReplayOptions]) -> Awaitable[int]: ...
 
     @overload
-    def replay(self, handle: SyncHandle, **selection: Unpack[EventSelection]) -> int: ...
+    def replay(self, handle: SyncHandle, **options: Unpack[ReplayOptions]) -> int: ...
 
     def replay(
         self,
@@ -163,17 +169,23 @@ class EventStreams:
         routing_key: str | None = None,
     ) -> Any:
         """
-        Send events of the log once more: of a stream (after a version), of a type, of a time range, or all of these.
+        Enqueue events of the log again, with their event_id and the header `replayed`, in one statement of the
+        caller's transaction. All given conditions must hold. `outrider replay` does the same in batches.
 
-        They keep their event_id and carry the header `replayed`. The log does not know where an event once went:
-        they go to the outbox's exchange by their type, or as told here. Returns how many (-1 in psycopg's pipeline
-        mode, which cannot tell yet), or an awaitable of it.
+        stream        of this stream
+        event_type    of this type; a glob such as 'order.*'
+        since, until  appended at or after, and before, this time
+        after         with a later version than this
+        exchange      the outbox's exchange by default: the log does not record where an event was sent
+        routing_key   the event type by default
+
+        Returns the number of events, or an awaitable of it; -1 in psycopg's pipeline mode, where it is not known yet.
         """
         if stream is None and event_type is None and since is None and until is None:
             raise ValueError("say what to replay: a stream, an event_type, since or until")
         parameters = {
             "stream": stream,
-            "event_type": event_type,
+            "event_type": like_pattern(event_type),
             "since": split_moment("since", since)[0],
             "until": split_moment("until", until)[0],
             "after": str(after),
@@ -193,7 +205,7 @@ class EventStreams:
         row = event.row(exchange=self.outbox.exchange, context=context)
         return row | {"log_headers": encode_headers(dict(event.headers)) if event.headers else "{}"}
 
-    def _append(self, handle: Any, stream: str, rows: list[Row], expected_version: int | None) -> Steps[int]:
+    def _append(self, stream: str, rows: list[Row], expected_version: int | None) -> Queries[int]:
         parameters = {name: [row[name] for row in rows] for name in _APPENDED} | {
             "stream": stream,
             "expected_version": None if expected_version is None else str(expected_version),
@@ -202,31 +214,27 @@ class EventStreams:
             "context": rows[0]["context"],
         }
         for _ in range(APPEND_RETRIES):
-            [(seen, appended)] = yield fetch(handle, self._statements["append_events"], parameters, self.outbox.guard)
+            [(seen, appended)] = yield Query(self._statements["append_events"], parameters, self.outbox.guard)
             if appended:
                 return int(seen) + len(rows)
             if expected_version is not None:
                 break
-        # What was seen may be what was expected, overtaken since: ask for the version that won.
-        [(actual,)] = yield fetch(handle, self._statements["stream_version"], {"stream": stream})
+        # The statement may have seen the expected version before another append committed: read it again.
+        [(actual,)] = yield Query(self._statements["stream_version"], {"stream": stream})
         raise ConcurrencyError(stream, int(seen) if expected_version is None else expected_version, int(actual))
 
-    def _load(self, handle: Any, stream: str, after: int, limit: int | None) -> Steps[list[StoredEvent]]:
+    def _load(self, stream: str, after: int, limit: int | None) -> Queries[list[StoredEvent]]:
         parameters = {"stream": stream, "after": str(after), "limit": None if limit is None else str(limit)}
-        rows = yield fetch(handle, self._statements["load_events"], parameters)
-        return [_stored(*row) for row in rows]
+        rows = yield Query(self._statements["load_events"], parameters)
+        return [_stored_event(row) for row in rows]
 
-    def _iterate(
-        self, handle: Any, adapter: Adapter, stream: str, after: int, chunk_size: int
-    ) -> Iterator[StoredEvent]:
-        while chunk := finish(adapter, self._load(handle, stream, after, chunk_size)):
+    def _iterate(self, handle: Any, stream: str, after: int, chunk_size: int) -> Iterator[StoredEvent]:
+        while chunk := self.load(handle, stream, after, chunk_size):
             yield from chunk
             after = chunk[-1].version
 
-    async def _aiterate(
-        self, handle: Any, adapter: Adapter, stream: str, after: int, chunk_size: int
-    ) -> AsyncIterator[StoredEvent]:
-        while chunk := await finish(adapter, self._load(handle, stream, after, chunk_size)):
+    async def _iterate_async(self, handle: Any, stream: str, after: int, chunk_size: int) -> AsyncIterator[StoredEvent]:
+        while chunk := await self.load(handle, stream, after, chunk_size):
             for event in chunk:
                 yield event
             after = chunk[-1].version
@@ -239,25 +247,8 @@ _APPENDED = (
 )  # fmt: skip
 
 
-def _stored(
-    stream: str,
-    version: int,
-    event_id: str,
-    event_type: str,
-    payload: bytes | memoryview,
-    content_type: str,
-    content_encoding: str,
-    headers: str,
-    created_at: datetime,
-) -> StoredEvent:
-    return StoredEvent(
-        stream,
-        version,
-        UUID(event_id),
-        event_type,
-        bytes(payload),
-        content_type,
-        content_encoding,
-        json.loads(headers),
-        created_at,
+def _stored_event(row: tuple[Any, ...]) -> StoredEvent:
+    event = StoredEvent._make(row)
+    return event._replace(
+        event_id=UUID(str(event.event_id)), payload=bytes(event.payload), headers=json.loads(str(event.headers))
     )

@@ -1,8 +1,8 @@
 """
-Steps: logic that needs several statements, written once for synchronous and asynchronous handles.
+Run a function of several statements on a synchronous or an asynchronous handle, with one implementation.
 
-Such logic is a generator that yields what to fetch and is sent the rows; `finish` runs it on an adapter. With a
-synchronous adapter it returns the generator's result, with an asynchronous one an awaitable of it.
+Such a function is a generator: it yields a Query and is sent the rows. `run_queries` runs it on a handle; with a
+synchronous handle it returns the generator's result, with an asynchronous one an awaitable of it.
 """
 
 from __future__ import annotations
@@ -10,50 +10,47 @@ from __future__ import annotations
 from collections.abc import Generator
 from typing import Any, NamedTuple, TypeVar
 
-from outrider.producer.handles import Adapter, Guard, Rows
+from outrider.producer.handles import Guard, Rows, adapter_for, no_guard
 from outrider.producer.statement import Parameters, Statement
 
 T = TypeVar("T")
 
 
-def unguarded(in_transaction: bool) -> None:
-    """For statements that only read: they are welcome outside a transaction."""
+class Query(NamedTuple):
+    """A statement whose rows are wanted. Statements that only read need no guard."""
 
-
-class Fetch(NamedTuple):
-    handle: Any
     statement: Statement
     parameters: Parameters
-    guard: Guard
+    guard: Guard = no_guard
 
 
-Steps = Generator[Fetch, Rows, T]
+Queries = Generator[Query, Rows, T]
 
 
-def fetch(handle: Any, statement: Statement, parameters: Parameters, guard: Guard = unguarded) -> Fetch:
-    return Fetch(handle, statement, parameters, guard)
+def run_queries(handle: Any, queries: Queries[T]) -> Any:
+    """Run the generator to its end."""
+    if adapter_for(handle).is_async:
+        return _run_async(handle, queries)
+    return _run(handle, queries)
 
 
-def finish(adapter: Adapter, steps: Steps[T]) -> Any:
-    """Run the steps to their end."""
-    return _finish_async(adapter, steps) if adapter.is_async else _finish(adapter, steps)
-
-
-def _finish(adapter: Adapter, steps: Steps[T]) -> T:
+def _run(handle: Any, queries: Queries[T]) -> T:
+    adapter = adapter_for(handle)
     try:
-        step = next(steps)
+        query = next(queries)
         while True:
-            step = steps.send(adapter.fetch(*step))
+            query = queries.send(adapter.fetch(handle, *query))
     except StopIteration as end:
         result: T = end.value
         return result
 
 
-async def _finish_async(adapter: Adapter, steps: Steps[T]) -> T:
+async def _run_async(handle: Any, queries: Queries[T]) -> T:
+    adapter = adapter_for(handle)
     try:
-        step = next(steps)
+        query = next(queries)
         while True:
-            step = steps.send(await adapter.fetch(*step))
+            query = queries.send(await adapter.fetch(handle, *query))
     except StopIteration as end:
         result: T = end.value
         return result

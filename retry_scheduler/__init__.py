@@ -1,5 +1,5 @@
 """
-The retry-scheduler: delivers what the relay did not, with backoff, stale recovery and dead letters.
+The retry-scheduler: delivers the messages that the relay did not, with backoff, lease recovery and dead letters.
 
-Start as many as you like: a row is claimed by one of them at a time.
+Any number of schedulers can run at the same time: a row is claimed by one of them at a time.
 """

@@ -1,28 +1,28 @@
-"""The command `retry-scheduler`, also `python -m retry_scheduler`."""
+"""The command `retry-scheduler`, also `python -m outrider.retry_scheduler`."""
 
 from __future__ import annotations
 
 import click
 
 from outrider.retry_scheduler.scheduler import Scheduler
-from outrider.runtime.command import run, settings_flags, spare_the_collector, version_option
+from outrider.runtime.command import run, settings_flags, tune_garbage_collection, version_option
 from outrider.runtime.service_telemetry import Telemetry
 from outrider.runtime.shutdown import Shutdown
 from outrider.settings.loading import load_settings
-from outrider.settings.models import SchedulerSettings
+from outrider.settings.scheduler import SchedulerSettings
 
 
 @click.command("retry-scheduler", context_settings={"max_content_width": 120})
 @settings_flags(SchedulerSettings)
-@click.option("--once", is_flag=True, help="deliver what is due, keep house, and exit (for cron)")
+@click.option("--once", is_flag=True, help="deliver what is due, run every maintenance task, and exit (for cron)")
 @version_option
 def command(config: str | None, once: bool, **flags: object) -> None:
     """
     Deliver the outbox messages that the relay did not: after failures, outages and crashes, and delayed ones.
 
     Runs until SIGTERM or SIGINT: then it finishes what is in flight, releases the rest and exits with 0; a second
-    signal ends it at once. Start as many as you like, anywhere. Without a relay, and with `handover_after` 0 (see
-    `outrider setup`), this is a plain polling outbox.
+    signal ends it at once. Any number of schedulers can run at the same time. Without a relay, and with
+    `handover_after` 0 (see `outrider setup`), this is a plain polling outbox.
 
     Settings come from the environment, a TOML file (--config) and these flags, each overriding the one before. Put
     secrets into the environment or the file: flags show up in the list of processes.
@@ -31,7 +31,7 @@ def command(config: str | None, once: bool, **flags: object) -> None:
     with Shutdown() as shutdown, Telemetry(settings, service="retry-scheduler", label="scheduler") as telemetry:
         scheduler = Scheduler(settings, shutdown, metrics=telemetry.metrics, health=telemetry.health)
         telemetry.serve(scheduler.status)
-        spare_the_collector()
+        tune_garbage_collection()
         if once:
             scheduler.drain()
         else:

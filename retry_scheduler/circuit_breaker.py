@@ -1,9 +1,11 @@
 """
-The breaker: keeps the scheduler from claiming rows that it could not send.
+CircuitBreaker: stops the scheduler from claiming rows while the broker is away.
 
-Pure: told of outages and answers, with the time. Two outages in a row open it for the cooldown. After that it is
-half-open: a probe of a few rows goes out, and its answer closes the breaker, another outage opens it again. A refused
-message is an answer: it can only ever close the breaker.
+    closed     messages are sent; a first outage only makes a short pause
+    open       two outages in a row: nothing is sent for the cooldown
+    half-open  the cooldown is over: one message is sent as a probe; an answer closes the breaker, an outage opens it
+
+A refused message is an answer. Pure: outages and answers are recorded with the time.
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ from enum import StrEnum
 
 OUTAGES_TO_OPEN = 2
 RETRY_SECONDS = 1.0
-"""The pause after a first outage, which may have been a broker's restart or a lost connection."""
+"""The pause after a first outage, which may have been a restart of the broker or a lost connection."""
 
 
 class BreakerState(StrEnum):
@@ -27,13 +29,13 @@ class CircuitBreaker:
         self._outages = 0
         self._wait_until = 0.0
 
-    def outage(self, now: float) -> None:
+    def record_outage(self, now: float) -> None:
         """The broker could not be reached, or did not answer."""
         self._outages += 1
         cooldown = self._cooldown_seconds
         self._wait_until = now + (cooldown if self._outages >= OUTAGES_TO_OPEN else min(RETRY_SECONDS, cooldown))
 
-    def answered(self) -> None:
+    def record_answer(self) -> None:
         """The broker confirmed or refused a message."""
         self._outages = 0
         self._wait_until = 0.0
@@ -44,5 +46,5 @@ class CircuitBreaker:
         return BreakerState.OPEN if now < self._wait_until else BreakerState.HALF_OPEN
 
     def wait_seconds(self, now: float) -> float:
-        """How long to keep away from the broker; 0 when it may be tried."""
+        """How long nothing may be sent; 0 when the broker may be tried."""
         return max(0.0, self._wait_until - now)

@@ -1,7 +1,7 @@
 """
-The scheduler's database connection: opened once, and again whenever it is lost, with jittered backoff.
+Database: the scheduler's connection, opened again with jittered backoff when it is lost.
 
-Opening also looks whether the server will do and the tables are there: a wrong database is an error in one line.
+Opening also checks the version of the server and that the tables exist: a wrong database is an error of one line.
 """
 
 from __future__ import annotations
@@ -14,13 +14,11 @@ import psycopg
 
 from outrider.errors import DatabaseError, SetupError
 from outrider.operations.setup import server_problem
-from outrider.runtime.reconnect_delay import reconnect_delay
-from outrider.settings.models import SchedulerSettings
-from outrider.storage.store import Store, connect
+from outrider.runtime.reconnect_delay import STEADY_SECONDS, reconnect_delay
+from outrider.runtime.service_connections import open_service_store
+from outrider.settings.scheduler import SchedulerSettings
+from outrider.storage.store import Store
 from outrider.telemetry.logs import get_logger
-
-STEADY_SECONDS = 10.0
-"""A connection that lasted for so long was a good one: the next backoff starts anew."""
 
 _NO_TABLE = ("42P01", "3F000")
 
@@ -39,27 +37,20 @@ class Database:
         return self._store is not None
 
     def open(self) -> Store:
-        """The store of a connection that works; DatabaseError when there is none."""
+        """The store, on a new connection if none is open. Raises DatabaseError."""
         if self._store is not None:
             return self._store
-        settings = self._settings
-        connection = connect(
-            settings.database_dsn,
-            application_name=f"retry-scheduler {settings.name}",
-            connect_timeout_seconds=settings.connect_timeout_seconds,
-        )
-        store = Store(connection, settings.schema_name)
+        store = open_service_store(self._settings, "retry-scheduler")
         try:
             if problem := server_problem(store):
                 raise SetupError(problem)
             store.next_due()
         except DatabaseError as error:
-            connection.close()
+            store.connection.close()
             if error.sqlstate in _NO_TABLE:
-                schema = settings.schema_name
                 raise SetupError(
-                    f"there is no outbox in the schema {schema!r} of this database: run `outrider setup`, or correct "
-                    "database_url and schema",
+                    f"there is no outbox in the schema {self._settings.schema_name!r} of this database: run `outrider "
+                    "setup`, or correct database_url and schema",
                     sqlstate=error.sqlstate,
                 ) from None
             raise
@@ -69,9 +60,9 @@ class Database:
 
     def reopen(self, error: DatabaseError, wait: Callable[[float], bool]) -> bool:
         """
-        After an error: a new connection, however long it takes. `wait` sleeps, and tells whether to stop waiting.
+        Open a new connection after an error, with as many attempts as it takes.
 
-        Returns False when it was told to stop.
+        `wait` sleeps, and returns whether the service is asked to stop. Returns False if it was.
         """
         log.warning("database_lost", reason=str(error), sqlstate=error.sqlstate)
         lost_at = time.monotonic()
@@ -79,13 +70,12 @@ class Database:
             self._failures = 0
         self.close()
         while not wait(reconnect_delay(self._failures)):
+            self._failures += 1  # also if it succeeds: the connection may be lost again at once
             try:
                 self.open()
             except DatabaseError as again:
-                self._failures += 1
                 log.debug("database_unavailable", reason=str(again))
             else:
-                self._failures += 1  # until the connection proves to be steady
                 log.info("database_available", after_seconds=round(time.monotonic() - lost_at, 1))
                 return True
         return False

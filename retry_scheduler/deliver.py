@@ -1,18 +1,18 @@
 """
-Deliver claimed batches: pipelined, one message per ordering key at a time, each message with one verdict.
+Deliver claimed batches: publish them, one message per ordering key at a time, and put every message into the settlement
+of its batch exactly once:
 
     confirmed  the broker has it
-    refused    the broker said no: backoff, or the dead letters when its attempts are used up, it has expired or can
-               never be sent
-    deferred   the broker is away (or its answer did not come): no attempt is spent
-    released   not sent: an earlier message of its key failed, its lease is too short for an answer, or we shut down
+    failed     the broker refused it, or it has expired: retried after a backoff, or buried
+    deferred   the broker is away, or its answer did not come: no attempt is spent
+    released   not sent: an earlier message of its key failed, its lease is too short, or the scheduler stops
 
-A message is not sent unless its lease outlasts the send timeout. A message that is buried because it has expired or is
-undecodable does not hold up its key; one that ran out of attempts ends its key's turn, because until it is buried it
-might still be delivered by somebody else.
+A message is not sent unless its lease outlasts the send timeout. After a message that is buried as expired or
+undecodable, its key goes on. After one that used up its attempts, the rest of its key is released: until the burial is
+written, another scheduler might still deliver it.
 
-Nothing here talks to the database, and nothing raises: what happens comes out as verdicts, and as news of the broker.
-Several batches may be on their way at once. A key is in one of them only: its rows are claimed together or not at all.
+Nothing here uses the database, and nothing raises BrokerOutage: see `take_broker_report`. Several batches can be in
+flight at once. A key is in one of them only: its rows are claimed together or not at all.
 """
 
 from __future__ import annotations
@@ -29,33 +29,32 @@ from outrider.delivery.retry_policy import RetryPolicy
 from outrider.errors import BrokerOutage
 from outrider.failures import Failure, FailureKind, classify, failure
 from outrider.retry_scheduler.claim import Batch
-from outrider.retry_scheduler.settlement import Refused, Settlement
+from outrider.retry_scheduler.settlement import Failed, Settlement
 from outrider.runtime.crash_points import crash_point
+from outrider.storage.decision import Burial, Decision
 from outrider.storage.message import Message
-from outrider.storage.store import Burial, Refusal
 
-REPORT_SECONDS = 1.0
-"""How long verdicts are kept back while others of the batch are awaited: a long key must not hold up what is done."""
+SETTLE_SECONDS = 1.0
+"""How long outcomes are kept to settle a batch at once. A long key must not delay the settlement of the others."""
 
 
-class News(NamedTuple):
-    """What was learnt of the broker, in this order."""
+class BrokerReport(NamedTuple):
+    """What the deliveries observed of the broker. An answer came before the outage."""
 
     answered: bool
-    """It confirmed or refused a message."""
+    """The broker confirmed or refused a message."""
     outage: Failure | None
-    """It went away."""
 
 
-class _Load:
-    """A batch on its way."""
+class _OpenBatch:
+    """A batch with messages that are not settled yet."""
 
     def __init__(self, batch: Batch, now: float, send_timeout_seconds: float) -> None:
         self.batch = batch
-        self.start_by = batch.lease_ends_at - send_timeout_seconds
+        self.send_by = batch.lease_ends_at - send_timeout_seconds
         self.unresolved = len(batch.messages)
-        self.report_at = now + REPORT_SECONDS
-        self.verdicts = Settlement(batch.claim)
+        self.settle_at = now + SETTLE_SECONDS
+        self.settlement = Settlement(batch.claim)
 
 
 class Deliveries:
@@ -71,9 +70,9 @@ class Deliveries:
         self._policy = policy
         self._send_timeout_seconds = send_timeout_seconds
         self._clock = clock
-        self._lanes = KeyQueues()
-        self._loads: dict[str, _Load] = {}
-        self._load_of: dict[int, _Load] = {}
+        self._key_queues = KeyQueues()
+        self._open_batches: dict[str, _OpenBatch] = {}
+        self._batch_of: dict[int, _OpenBatch] = {}
         self._sent: dict[int, tuple[Message, float]] = {}
         self._answered = False
         self._outage: Failure | None = None
@@ -82,73 +81,74 @@ class Deliveries:
 
     @property
     def unresolved(self) -> int:
-        """Messages without a verdict."""
-        return len(self._load_of)
+        """Messages that are in no settlement yet."""
+        return len(self._batch_of)
 
     @property
-    def unreported(self) -> bool:
-        """There are batches of which something is still to be reported."""
-        return bool(self._loads)
+    def unsettled(self) -> bool:
+        """There are batches of which `take_settlements` has not returned everything."""
+        return bool(self._open_batches)
 
-    def accept(self, batch: Batch) -> None:
+    def start(self, batch: Batch) -> None:
         """Start sending a batch."""
-        load = _Load(batch, self._clock(), self._send_timeout_seconds)
-        self._loads[batch.claim] = load
+        opened = self._open(batch)
         for message in batch.messages:
-            self._load_of[message.id] = load
-        self._send([message for message in batch.messages if self._lanes.admit(message)])
+            self._batch_of[message.id] = opened
+        self._send([message for message in batch.messages if self._key_queues.admit(message)])
 
-    def decline(self, batch: Batch) -> None:
-        """Send nothing of a batch: release all of it."""
-        load = self._loads[batch.claim] = _Load(batch, self._clock(), self._send_timeout_seconds)
-        load.unresolved = 0
-        load.verdicts.released.extend(batch.messages)
+    def release(self, batch: Batch) -> None:
+        """Release a whole batch unsent."""
+        opened = self._open(batch)
+        opened.unresolved = 0
+        opened.settlement.released.extend(batch.messages)
 
     def receive(self, wait_seconds: float) -> bool:
-        """Take the answers that have come, or wait for some, and send what waited for them. Whether any came."""
+        """Collect outcomes, waiting for the first, and send the next messages of their keys. Whether any arrived."""
         if not self._sent and not self._publisher.connected:
             return False
         try:
+            if self._publisher.has_blocking_work:
+                self._publisher.do_blocking_work()
             outcomes = self._publisher.collect(wait_seconds if self._sent else 0)
         except BrokerOutage as error:
             if self._sent:
-                self._give_up(classify(error))
+                self._handle_outage(classify(error))
             return False
         if outcomes:
             self._after_confirm()
         self._send([following for outcome in outcomes for following in self._resolve(outcome)])
         if self._publisher.blocked is not None:
-            self._check_blocked(self._publisher.blocked)
-        return bool(outcomes)
+            self._limit_blocking(self._publisher.blocked)
+        return bool(outcomes) or self._publisher.has_blocking_work
 
-    def report(self, *, all_known: bool = False) -> list[tuple[Batch, Settlement]]:
-        """Settlement of batches that are done, or that others of the batch have held up for long enough."""
+    def take_settlements(self, *, incomplete: bool = False) -> list[tuple[Batch, Settlement]]:
+        """The settlements of batches that are complete, or that have been kept for SETTLE_SECONDS, or of all."""
         now = self._clock()
-        reports = []
-        for claim, load in list(self._loads.items()):
-            if load.unresolved == 0:
-                del self._loads[claim]
-            elif now < load.report_at and not all_known:
+        settlements = []
+        for claim, opened in list(self._open_batches.items()):
+            if opened.unresolved == 0:
+                del self._open_batches[claim]
+            elif now < opened.settle_at and not incomplete:
                 continue
-            if load.verdicts:
-                reports.append((load.batch, load.verdicts))
-            load.verdicts = Settlement(claim)
-            load.report_at = now + REPORT_SECONDS
-        return reports
+            if opened.settlement:
+                settlements.append((opened.batch, opened.settlement))
+            opened.settlement = Settlement(claim)
+            opened.settle_at = now + SETTLE_SECONDS
+        return settlements
 
-    def news(self) -> News:
-        """What was learnt of the broker since the last call."""
-        news = News(self._answered, self._outage)
+    def take_broker_report(self) -> BrokerReport:
+        """What was observed of the broker since the last call."""
+        report = BrokerReport(self._answered, self._outage)
         self._answered, self._outage = False, None
-        return news
+        return report
 
     def release_unsent(self) -> None:
-        """What waits behind its key is not sent any more."""
-        for message in self._lanes.drain():
+        """Release the messages that wait for an earlier one of their key."""
+        for message in self._key_queues.drain():
             self._release(message)
 
-    def abandon(self) -> None:
-        """Close the publisher: what has no answer is deferred."""
+    def disconnect(self) -> None:
+        """Close the publisher's connection, and defer the messages without an outcome."""
         self._publisher.close()
         try:
             while outcomes := self._publisher.collect(0):
@@ -156,12 +156,16 @@ class Deliveries:
                     for following in self._resolve(outcome):
                         self._defer(following)
         except BrokerOutage:
-            pass  # the connection is gone: that was the last of them
+            pass  # there are no more outcomes
         self._publisher.take_unconfirmed()
         for message, _ in list(self._sent.values()):
             self._defer(message)
-        for message in self._lanes.drain():
+        for message in self._key_queues.drain():
             self._defer(message)
+
+    def _open(self, batch: Batch) -> _OpenBatch:
+        opened = self._open_batches[batch.claim] = _OpenBatch(batch, self._clock(), self._send_timeout_seconds)
+        return opened
 
     # -- sending ------------------------------------------------------------------------------------------------------
 
@@ -172,13 +176,13 @@ class Deliveries:
         queue = deque(messages)
         while queue:
             message = queue.popleft()
-            load = self._load_of[message.id]
-            server_time = load.batch.server_time(now)
-            if now > load.start_by:
+            opened = self._batch_of[message.id]
+            server_time = opened.batch.server_time(now)
+            if now > opened.send_by:
                 self._release(message)
             elif message.expires_at is not None and message.expires_at <= server_time:
-                self._refuse(message, None, Burial(message.id, "expired", "expired before it was sent", 0))
-                queue.extend(self._following(message))
+                self._fail(message, None, Burial(message.id, "expired", "expired before it was sent", 0))
+                queue.extend(self._next_of_key(message))
             else:
                 ready.append(message)
                 self._sent[message.id] = (message, now)
@@ -187,60 +191,60 @@ class Deliveries:
                 self._publisher.publish(ready, server_time)
                 self._after_publish()
             except BrokerOutage as error:
-                self._give_up(classify(error))
+                self._handle_outage(classify(error))
 
-    def _give_up(self, why: Failure) -> None:
-        self.abandon()
-        self._outage = why
+    def _handle_outage(self, outage: Failure) -> None:
+        self.disconnect()
+        self._outage = outage
 
-    def _check_blocked(self, reason: str) -> None:
-        """The publisher waits with a blocked broker for as long as it takes; our leases do not."""
+    def _limit_blocking(self, reason: str) -> None:
+        """The publisher waits for a blocked broker without a limit, but the leases end."""
         oldest = next((sent_at for _, sent_at in self._sent.values()), None)
         if oldest is not None and self._clock() - oldest > self._send_timeout_seconds:
-            self._give_up(failure("Blocked", f"the broker takes no messages: {reason}"))
+            self._handle_outage(failure("Blocked", f"the broker takes no messages: {reason}"))
 
-    # -- judging ------------------------------------------------------------------------------------------------------
+    # -- outcomes -----------------------------------------------------------------------------------------------------
 
     def _resolve(self, outcome: Outcome) -> list[Message]:
-        """Judge one message; returns what of its key is to be sent now."""
+        """Put a message into its settlement; returns the message of its key that can be sent now, if any."""
         message, sent_at = self._sent.pop(outcome.message.id)
         why = outcome.failure
         if why is None:
             self._answered = True
-            verdicts = self._verdicts_for(message)
-            verdicts.confirmed.append(message)
-            verdicts.publish_seconds.append(self._clock() - sent_at)
-            return self._following(message)
+            settlement = self._settlement_for(message)
+            settlement.confirmed.append(message)
+            settlement.publish_seconds.append(self._clock() - sent_at)
+            return self._next_of_key(message)
         if why.kind is FailureKind.OUTAGE:
             self._outage = why
             self._defer(message)
             return []
-        self._refuse(message, why, self._policy.verdict(message, why))
+        self._fail(message, why, self._policy.decide(message, why))
         if why.kind is FailureKind.PERMANENT:
-            return self._following(message)
+            return self._next_of_key(message)
         self._answered = True
-        for behind in self._lanes.failed(message):
+        for behind in self._key_queues.failed(message):
             self._release(behind)
         return []
 
-    def _following(self, message: Message) -> list[Message]:
-        following = self._lanes.confirmed(message)
+    def _next_of_key(self, message: Message) -> list[Message]:
+        following = self._key_queues.confirmed(message)
         return [] if following is None else [following]
 
-    def _refuse(self, message: Message, why: Failure | None, decision: Refusal | Burial) -> None:
-        self._verdicts_for(message).refused.append(Refused(message, why, decision))
+    def _fail(self, message: Message, why: Failure | None, decision: Decision) -> None:
+        self._settlement_for(message).failed.append(Failed(message, why, decision))
 
     def _release(self, message: Message) -> None:
-        for each in (message, *self._lanes.failed(message)):
-            self._verdicts_for(each).released.append(each)
+        for each in (message, *self._key_queues.failed(message)):
+            self._settlement_for(each).released.append(each)
 
     def _defer(self, message: Message) -> None:
         self._sent.pop(message.id, None)
-        for each in (message, *self._lanes.failed(message)):
-            self._verdicts_for(each).deferred.append(each)
+        for each in (message, *self._key_queues.failed(message)):
+            self._settlement_for(each).deferred.append(each)
 
-    def _verdicts_for(self, message: Message) -> Settlement:
-        """Where the one verdict on this message goes."""
-        load = self._load_of.pop(message.id)
-        load.unresolved -= 1
-        return load.verdicts
+    def _settlement_for(self, message: Message) -> Settlement:
+        """The settlement of the message's batch; from now on the message counts as resolved."""
+        opened = self._batch_of.pop(message.id)
+        opened.unresolved -= 1
+        return opened.settlement

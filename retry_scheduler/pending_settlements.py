@@ -1,16 +1,15 @@
 """
-The ledger: verdicts that the store has not been told yet.
+PendingSettlements: settlements that are not written to the table yet.
 
-Nearly always empty. When the database goes away between a send and its settlement, the verdicts wait here for the next
-connection, so that a delivered message is not delivered again; but not for longer than the lease, because then the
-rows are somebody else's.
+Nearly always empty. When the database connection is lost between a send and its settlement, settlements wait here for
+the next connection, so that a delivered message is not delivered again. They are dropped when their lease has ended:
+then another scheduler may have claimed the rows.
 """
 
 from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable
 
 from outrider.errors import DatabaseError
 from outrider.retry_scheduler.claim import Batch
@@ -24,43 +23,35 @@ log = get_logger(__name__)
 
 
 class PendingSettlements:
-    def __init__(
-        self,
-        metrics: Metrics,
-        *,
-        archive: bool,
-        cooldown_seconds: float,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
+    def __init__(self, metrics: Metrics, *, archive: bool, cooldown_seconds: float) -> None:
         self._metrics = metrics
         self._archive = archive
         self._cooldown_seconds = cooldown_seconds
-        self._clock = clock
-        self._untold: deque[tuple[Batch, Settlement]] = deque()
+        self._pending: deque[tuple[Batch, Settlement]] = deque()
         self._before_settle = crash_point("scheduler.before_settle")
         self._after_settle = crash_point("scheduler.after_settle")
 
     def __len__(self) -> int:
-        return len(self._untold)
+        return len(self._pending)
 
-    def add(self, batch: Batch, verdicts: Settlement) -> None:
-        self._untold.append((batch, verdicts))
+    def add(self, batch: Batch, settlement: Settlement) -> None:
+        self._pending.append((batch, settlement))
 
-    def tell(self, store: Store) -> None:
-        """Tell the store everything. A DatabaseError leaves the rest for the next time, if the lease allows for one."""
-        while self._untold:
-            batch, verdicts = self._untold[0]
-            began = self._clock()
+    def write(self, store: Store) -> None:
+        """Write all settlements. After a DatabaseError the rest is kept, unless its lease has ended."""
+        while self._pending:
+            batch, settlement = self._pending[0]
+            began = time.monotonic()
             self._before_settle()
             try:
-                lost = verdicts.apply(store, archive=self._archive, cooldown_seconds=self._cooldown_seconds)
+                lost = settlement.write(store, archive=self._archive, cooldown_seconds=self._cooldown_seconds)
             except DatabaseError:
                 if began < batch.lease_ends_at:
                     raise
-                log.warning("left_to_the_lease", claim=batch.claim)
+                log.warning("settlement_dropped", claim=batch.claim, hint="its rows are due again: the lease has ended")
             else:
                 self._after_settle()
-                self._metrics.settle_seconds.observe(self._clock() - began)
+                self._metrics.settle_seconds.observe(time.monotonic() - began)
                 if lost:
                     log.warning("lease_ended", claim=batch.claim, rows=lost)
-            self._untold.popleft()
+            self._pending.popleft()

@@ -1,8 +1,8 @@
 """
-Prefetch: claim the next batch while the one before is on its way, on a thread and a connection of its own.
+Prefetch: claims the next batch on its own thread and connection, while the batch before is being delivered.
 
-One claim at a time: `begin` it, wait for `fileno`, `take` what came of it. What goes wrong with the database is raised
-by `take`, and the next claim opens a new connection.
+One claim at a time: `begin` it, wait until `fileno` is readable, `take` the batch. `take` raises an error of the
+database, and the next claim opens a new connection.
 """
 
 from __future__ import annotations
@@ -26,40 +26,41 @@ class Prefetch:
         self._metrics = metrics
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="claim")
         self._claim: Future[Batch] | None = None
-        self._news: WakeableQueue[None] = WakeableQueue()
+        self._wakeup: WakeableQueue[None] = WakeableQueue()
 
     @property
     def in_progress(self) -> bool:
-        """From `begin` until something was taken."""
+        """From `begin` until the batch was taken."""
         return self._claim is not None
 
     def begin(self, *, at_most: int | None) -> None:
+        """Start a claim."""
         assert self._claim is None, "one claim at a time"
         self._claim = self._pool.submit(self._run, at_most)
-        # Not from within the claim: whoever is woken by it must find it done.
-        self._claim.add_done_callback(lambda _: self._news.put([None]))
+        # A callback, and not the end of `_run`: the future must be done before the reader wakes up.
+        self._claim.add_done_callback(lambda _: self._wakeup.put([None]))
 
     def take(self) -> Batch | None:
-        """What was claimed, as soon as it is there."""
-        self._news.take()
+        """The claimed batch; None while the claim is running."""
+        self._wakeup.take()
         if self._claim is None or not self._claim.done():
             return None
         claim, self._claim = self._claim, None
         return claim.result()
 
     def fileno(self) -> int:
-        """For select(): readable when there is something to take."""
-        return self._news.fileno()
+        """For select(): readable when `take` returns a batch."""
+        return self._wakeup.fileno()
 
     def close(self, timeout_seconds: float) -> Batch | None:
-        """Wait for the claim that is in progress, but not for long; what it brought is nobody's yet."""
+        """Wait for a running claim, up to the timeout; returns its batch, of which nothing was sent."""
         batch: Batch | None = None
         if self._claim is not None:
             with suppress(DatabaseError, StillRunning):
                 batch = self._claim.result(timeout_seconds)
         self._pool.shutdown(wait=False)
         self._database.close()
-        self._news.close()
+        self._wakeup.close()
         return batch
 
     def _run(self, at_most: int | None) -> Batch:

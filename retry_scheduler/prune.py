@@ -1,29 +1,29 @@
 """
-Prune: what has been kept long enough goes, in small batches, the oldest first.
+Prune: deletes rows past their retention, in small batches, the oldest first.
 
-    archive_retention_seconds      delivered messages, from their delivery on
-    dead_letter_retention_seconds  dead letters, from their burial on
-    event_retention_seconds        events of streams, from their append on; the newest event of a stream stays for ever
-    inbox_retention_seconds        marks of the inbox, from the processing of their event on
+    archive_retention_seconds      delivered messages, counted from their delivery
+    dead_letter_retention_seconds  dead letters, counted from their burial
+    event_retention_seconds        events of streams, counted from their append; the newest event of a stream is kept
+    inbox_retention_seconds        marks of the inbox, counted from the processing of their event
 
-All but the last are off by default: nothing is deleted that nobody asked to be deleted. A mark of the inbox only says
-that an event was processed, which matters for as long as it can come again. The rows of services that died are
-forgotten after a day. Several schedulers may prune at once.
+All but the last are off by default. A mark of the inbox is needed only for as long as its event can be delivered again.
+The presence rows of services that were killed are deleted after a day. Several schedulers may prune at the same time.
 """
 
 from __future__ import annotations
 
 from datetime import datetime
 
-from outrider.settings.models import SchedulerSettings
+from outrider.retry_scheduler.maintenance import MaintenanceTask
+from outrider.settings.scheduler import SchedulerSettings
 from outrider.storage.store import Store
 
 BATCH_SIZE = 1000
 FORGET_WORKERS_SECONDS = 86_400.0
-"""Status and doctor show for so long that a service died."""
+"""How long status and doctor show a service that was killed."""
 
 
-class Prune:
+class Prune(MaintenanceTask):
     name = "prune"
     interval_seconds = 60.0
 
@@ -33,10 +33,9 @@ class Prune:
         self._event_seconds = settings.event_retention_seconds
         self._inbox_seconds = settings.inbox_retention_seconds
         self._events_after: datetime | None = None
-        self.unfinished = False
 
     def run_once(self, store: Store) -> dict[str, int]:
-        """One batch of each; returns how many rows went."""
+        """One batch of each table."""
         archived = dead = 0
         if self._archive_seconds is not None:
             archived = store.prune_archive(retention_seconds=self._archive_seconds, batch_size=BATCH_SIZE)
@@ -54,11 +53,11 @@ class Prune:
         }
 
     def _prune_events(self, store: Store) -> int:
-        """The next stretch of the walk through old events; a short one is the last, and the next walk starts anew."""
+        """The next batch of the walk through old events. A batch that is not full is the last one of the walk."""
         if self._event_seconds is None:
             return 0
-        looked_at, gone, reached = store.prune_events(
+        examined, deleted, reached = store.prune_events(
             retention_seconds=self._event_seconds, batch_size=BATCH_SIZE, after=self._events_after
         )
-        self._events_after = reached if looked_at == BATCH_SIZE else None
-        return gone
+        self._events_after = reached if examined == BATCH_SIZE else None
+        return deleted

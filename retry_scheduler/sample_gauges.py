@@ -1,30 +1,30 @@
 """
-Sample: the gauges of the outbox, at a bounded cost.
+SampleGauges: sets the gauges of the outbox, at a bounded cost.
 
-Counts are exact up to MOST rows; beyond that `pending` and `dead` are the planner's estimate, and `retrying` counts
-among the MOST rows that fall due first. Nothing here ever counts a whole table.
+Counts are exact below COUNT_LIMIT rows. Above it `pending` and `dead` are the planner's estimate, and `retrying` counts
+among the COUNT_LIMIT rows that fall due first.
 """
 
 from __future__ import annotations
 
-from outrider.storage.store import Sample, Store
+from outrider.retry_scheduler.maintenance import MaintenanceTask
+from outrider.storage.scheduler_queries import Sample
+from outrider.storage.store import Store
 from outrider.telemetry.metrics import Metrics
 
-MOST = 10_000
+COUNT_LIMIT = 10_000
 
 
-class SampleGauges:
-    name = "sample"
+class SampleGauges(MaintenanceTask):
+    name = "sample_gauges"
     interval_seconds = 10.0
-    unfinished = False
 
     def __init__(self, metrics: Metrics) -> None:
         self._metrics = metrics
         self.latest: Sample | None = None
 
     def run_once(self, store: Store) -> dict[str, int]:
-        """Returns nothing worth a log line."""
-        self.latest = sample = store.sample(most=MOST)
+        self.latest = sample = store.sample(most=COUNT_LIMIT)
         self._metrics.pending.set(sample.pending)
         self._metrics.retrying.set(sample.retrying)
         self._metrics.dead.set(sample.dead)

@@ -1,12 +1,12 @@
 """
-The scheduler's loop: claim, deliver, tell the store; keep house in between; sleep until something is due.
+Scheduler: the service's loop. Claim, deliver, settle; run maintenance tasks in between; sleep until a row is due.
 
-At start a database or broker that cannot be reached is an error for the operator, and `run` and `drain` raise it. Once
-`run` has been connected it never gives up. While the broker is away rows are left alone (see breaker.py); while the
-database is away, what it must be told is kept (see ledger.py).
+At start an unreachable database or broker is an error for the operator: `run` and `drain` raise it. After that `run`
+never gives up. While the broker is away no rows are claimed (see circuit_breaker.py); while the database is away,
+settlements are kept (see pending_settlements.py).
 
-On shutdown no more rows are claimed, rows that were not sent are released at once, and those that were are waited for,
-up to `shutdown_timeout_seconds`.
+On shutdown no more rows are claimed, rows that were not sent are released at once, and the outcomes of the others are
+waited for, up to `shutdown_timeout_seconds`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from __future__ import annotations
 import select
 import time
 
-from outrider.delivery.publisher import open_publisher
 from outrider.delivery.retry_policy import RetryPolicy
 from outrider.errors import DatabaseError
 from outrider.failures import ClassifiedOutage
@@ -24,7 +23,7 @@ from outrider.retry_scheduler.claim import Batch, Claimer
 from outrider.retry_scheduler.database import Database
 from outrider.retry_scheduler.deliver import Deliveries
 from outrider.retry_scheduler.expire import Expire
-from outrider.retry_scheduler.housekeeping import Housekeeping
+from outrider.retry_scheduler.maintenance import Maintenance
 from outrider.retry_scheduler.pending_settlements import PendingSettlements
 from outrider.retry_scheduler.prefetch import Prefetch
 from outrider.retry_scheduler.prune import Prune
@@ -33,8 +32,9 @@ from outrider.retry_scheduler.sample_gauges import SampleGauges
 from outrider.retry_scheduler.show_presence import ShowPresence
 from outrider.retry_scheduler.unpark import AFTER_PARKING_SECONDS, Unpark
 from outrider.runtime.crash_points import crash_point
+from outrider.runtime.service_connections import open_service_publisher
 from outrider.runtime.shutdown import Shutdown
-from outrider.settings.models import SchedulerSettings
+from outrider.settings.scheduler import SchedulerSettings
 from outrider.storage.store import Store
 from outrider.telemetry.health import Health
 from outrider.telemetry.logs import get_logger
@@ -42,101 +42,96 @@ from outrider.telemetry.metrics import Metrics
 from outrider.version import __version__
 
 PROBE_SIZE = 1
-BATCHES_ON_THEIR_WAY = 4
-"""A broker confirms persistent messages in bursts: with less on the way it waits for us as often as we for it."""
+BATCHES_IN_FLIGHT = 4
+"""The broker confirms persistent messages in bursts: with fewer batches in flight it would often be idle."""
 FIRST_POLL_SECONDS = 0.02
 HEARTBEAT_SECONDS = 1.0
 WAIT_SECONDS = 0.1
-"""How long to wait for answers before looking at everything else."""
+"""The longest wait for outcomes or a claim before the loop does its other work."""
 CLAIM_SECONDS = 2.0
-"""How long a claim in progress is waited for at the end: longer, and its rows wait for the lease."""
+"""How long shutdown waits for a running claim. The rows of a slower one fall due when the lease ends."""
 
 log = get_logger(__name__)
 
 
 class Scheduler:
-    """One process of the scheduler: `run` or `drain` it once."""
+    """One process of the scheduler. Call `run` or `drain`, once."""
 
     def __init__(self, settings: SchedulerSettings, shutdown: Shutdown, *, metrics: Metrics, health: Health) -> None:
         self._settings = settings
         self._shutdown = shutdown
         self._metrics = metrics
         self._health = health
-        self._publisher = open_publisher(
-            settings.broker_url.get_secret_value(),
-            send_timeout_seconds=settings.send_timeout_seconds,
-            connect_timeout_seconds=settings.connect_timeout_seconds,
-            tls=settings.broker_tls,
-        )
+        self._publisher = open_service_publisher(settings)
         cooldown_seconds = settings.broker_outage_cooldown_seconds
-        self._gate = BrokerConnection(self._publisher, CircuitBreaker(cooldown_seconds), metrics=metrics, health=health)
+        breaker = CircuitBreaker(cooldown_seconds)
+        self._broker = BrokerConnection(self._publisher, breaker, metrics=metrics, health=health)
         self._database = Database(settings)
         self._claimer = Claimer(settings.name, batch_size=settings.batch_size, lease_seconds=settings.lease_seconds)
         self._prefetch = Prefetch(Database(settings), self._claimer, metrics)
         self._deliveries = Deliveries(
             self._publisher, RetryPolicy.from_settings(settings), send_timeout_seconds=settings.send_timeout_seconds
         )
-        self._ledger = PendingSettlements(metrics, archive=settings.archive, cooldown_seconds=cooldown_seconds)
-        self._report = SchedulerReporter(metrics)
+        self._settlements = PendingSettlements(metrics, archive=settings.archive, cooldown_seconds=cooldown_seconds)
+        self._reporter = SchedulerReporter(metrics)
         self._presence = ShowPresence(settings.name)
-        self._sampling = SampleGauges(metrics)
-        expire = Expire(lambda event_type, count: metrics.dead_lettered("expired", event_type, count))
-        self._rescue = Unpark()
-        self._housekeeping = Housekeeping([self._presence, self._rescue, expire, Prune(settings), self._sampling])
+        self._unpark = Unpark()
+        self._gauges = SampleGauges(metrics)
+        self._maintenance = Maintenance([self._presence, self._unpark, Expire(metrics), Prune(settings), self._gauges])
         self._poll_seconds = FIRST_POLL_SECONDS
         self._after_release = crash_point("scheduler.after_release")
 
     # -- the two ways to run it ---------------------------------------------------------------------------------------
 
     def run(self) -> None:
-        """Until a request to stop. Raises OutboxError for what cannot work."""
+        """Run until shutdown is requested. Raises OutboxError when the first connections fail."""
         try:
             self._connect()
-            self._gate.show()
+            self._broker.show_state()
             log.info("scheduler_active", version=__version__, schema=self._settings.schema_name)
             while not self._shutdown.requested:
                 try:
-                    pause = self._turn(self._database.open())
+                    pause = self._run_once(self._database.open())
                 except DatabaseError as error:
-                    self._health.not_ready(str(error))
+                    self._health.set_not_ready(str(error))
                     if self._database.reopen(error, self._pause):
-                        self._gate.show()
+                        self._broker.show_state()
                 else:
                     self._pause(pause)
         finally:
             self._stop()
-        log.info("scheduler_stopped", **self._report.totals())
+        log.info("scheduler_stopped", **self._reporter.totals())
 
     def drain(self) -> None:
-        """Deliver what is due, and return. Raises OutboxError when the database or the broker does not let it."""
+        """Deliver what is due, and return. Raises OutboxError when the database or the broker fails."""
         try:
             store = self._connect()
-            self._housekeeping.run_all(store)
+            self._maintenance.run_all(store)
             while not self._shutdown.requested:
-                was_idle = not self._deliveries.unreported
+                was_idle = not self._deliveries.unsettled
                 if was_idle:
                     self._publisher.connect()
                 found = self._has_room() and self._claim(store)
                 if was_idle and not found:
                     break
                 self._receive(0.0 if found else WAIT_SECONDS)
-                self._ledger.tell(store)
-                if (outage := self._deliveries.news().outage) is not None:
+                self._settlements.write(store)
+                if (outage := self._deliveries.take_broker_report().outage) is not None:
                     raise ClassifiedOutage(outage)
         finally:
             self._stop()
-        log.info("drained", **self._report.totals())
+        log.info("drained", **self._reporter.totals())
 
     def status(self) -> dict[str, object]:
-        """What /status shows. May be called from another thread."""
-        sample = self._sampling.latest
+        """The scheduler's part of /status. May be called from another thread."""
+        sample = self._gauges.latest
         return {
             "service": "retry-scheduler",
             "name": self._settings.name,
             "version": __version__,
             "role": self._health.role,
-            "breaker": str(self._gate.state),
-            **self._report.totals(),
+            "breaker": str(self._broker.state),
+            **self._reporter.totals(),
             "outbox": sample._asdict() if sample is not None else None,
         }
 
@@ -145,125 +140,127 @@ class Scheduler:
         self._publisher.connect()
         return store
 
-    # -- one turn -----------------------------------------------------------------------------------------------------
+    # -- one iteration of the loop ------------------------------------------------------------------------------------
 
-    def _turn(self, store: Store) -> float:
-        """Do what there is to do; returns how long to sleep."""
-        self._health.wire_heard()
-        self._ledger.tell(store)
-        self._housekeeping.run_due(store)
+    def _run_once(self, store: Store) -> float:
+        """Do the work that there is; returns how long to sleep."""
+        self._health.connection_answered()
+        self._settlements.write(store)
+        self._maintenance.run_due(store)
         prefetch, due_in = self._prefetch, None
-        if not prefetch.in_progress and self._has_room() and self._gate.may_send():
+        if not prefetch.in_progress and self._has_room() and self._broker.try_connect():
             due_in = store.next_due()
             if due_in is not None and due_in <= 0:
-                prefetch.begin(at_most=self._most_to_claim())
-        if prefetch.in_progress or self._deliveries.unreported:
-            self._wait()
-        found = (batch := prefetch.take()) is not None and self._accept(batch)
-        if not (found or prefetch.in_progress or self._deliveries.unreported):
+                prefetch.begin(at_most=self._claim_limit())
+        if prefetch.in_progress or self._deliveries.unsettled:
+            self._wait(WAIT_SECONDS, self._prefetch.fileno())
+        found = (batch := prefetch.take()) is not None and self._start(batch)
+        if not (found or prefetch.in_progress or self._deliveries.unsettled):
             return self._idle_seconds(due_in)
         self._receive(0.0)
-        self._gate.learn(self._deliveries.news())
-        self._ledger.tell(store)
+        self._broker.record(self._deliveries.take_broker_report())
+        self._settlements.write(store)
         self._poll_seconds = FIRST_POLL_SECONDS
         return 0.0
 
-    def _wait(self) -> None:
-        """For answers, for a claim, or for a request to stop."""
-        publisher = self._publisher
-        broker = publisher.fileno()
-        readable = [self._shutdown.fileno(), self._prefetch.fileno()] + ([] if broker is None else [broker])
-        writable = [broker] if broker is not None and publisher.wants_write else []
-        select.select(readable, writable, [], WAIT_SECONDS)
-
     def _has_room(self) -> bool:
-        """A batch is claimed while others are on their way; not while a probe is, nor messages of a lost connection."""
-        if self._gate.state is BreakerState.CLOSED and self._publisher.connected:
-            return self._deliveries.unresolved < BATCHES_ON_THEIR_WAY * self._settings.batch_size
+        """Whether to claim another batch. Not while a probe or messages of a lost connection have no outcome."""
+        if self._broker.state is BreakerState.CLOSED and self._publisher.connected:
+            return self._deliveries.unresolved < BATCHES_IN_FLIGHT * self._settings.batch_size
         return not self._deliveries.unresolved
 
-    def _most_to_claim(self) -> int | None:
-        return None if self._gate.state is BreakerState.CLOSED else PROBE_SIZE
+    def _claim_limit(self) -> int | None:
+        return None if self._broker.state is BreakerState.CLOSED else PROBE_SIZE
 
     def _claim(self, store: Store) -> bool:
-        """Start the next batch; returns whether anything was due."""
+        """Claim and start the next batch; returns whether any row was due."""
         began = time.monotonic()
-        batch = self._claimer.claim(store, at_most=self._most_to_claim())
+        batch = self._claimer.claim(store, at_most=self._claim_limit())
         self._metrics.claim_seconds.observe(time.monotonic() - began)
-        return self._accept(batch)
+        return self._start(batch)
 
-    def _accept(self, batch: Batch) -> bool:
-        """Send a batch, unless the broker went away while it was claimed; whether there was anything in it."""
+    def _start(self, batch: Batch) -> bool:
+        """Send a batch, or release it if the connection was lost meanwhile; returns whether any row was due."""
         if batch.messages:
             if self._publisher.connected:
-                self._deliveries.accept(batch)
+                self._deliveries.start(batch)
             else:
-                self._deliveries.decline(batch)
+                self._deliveries.release(batch)
         if batch.parked:
-            self._housekeeping.hasten(self._rescue, AFTER_PARKING_SECONDS)
+            self._maintenance.run_soon(self._unpark, AFTER_PARKING_SECONDS)
         return bool(batch.messages or batch.parked)
 
     def _receive(self, wait_seconds: float) -> None:
-        """Take answers, and note what they mean."""
-        self._health.beat()
+        """Receive outcomes until no more arrive, and collect the settlements."""
+        self._health.record_loop()
         while self._deliveries.receive(wait_seconds):
-            wait_seconds = 0.0  # what was sent just now may have an answer already
-        self._note_verdicts()
+            wait_seconds = 0.0  # messages sent just now may have an outcome already
+        self._collect_settlements()
 
-    def _note_verdicts(self, *, all_known: bool = False) -> None:
-        for batch, verdicts in self._deliveries.report(all_known=all_known):
-            self._report.verdicts(batch, verdicts, batch.server_time(time.monotonic()))
-            self._ledger.add(batch, verdicts)
+    def _collect_settlements(self, *, incomplete: bool = False) -> None:
+        for batch, settlement in self._deliveries.take_settlements(incomplete=incomplete):
+            self._reporter.report(batch, settlement, batch.server_time(time.monotonic()))
+            self._settlements.add(batch, settlement)
 
     # -- sleeping and stopping ----------------------------------------------------------------------------------------
 
     def _idle_seconds(self, due_in: float | None) -> float:
-        """Until the next row falls due, but look for unannounced ones: at first soon, then every poll_seconds."""
+        """Until the next row or task is due, or the next poll: soon at first, then less often, up to poll_seconds."""
         longest = self._settings.poll_seconds
         pause = min(self._poll_seconds, longest)
         self._poll_seconds = min(self._poll_seconds * 2, longest)
-        wake = min(pause, self._housekeeping.seconds_until_due())
-        # What is due but could not be claimed is in the hands of others.
+        wake = min(pause, self._maintenance.seconds_until_due())
+        # A row that is due but could not be claimed is locked by another session: it is looked up at the next poll.
         return wake if due_in is None or due_in <= 0 else min(wake, due_in)
 
     def _pause(self, seconds: float) -> bool:
-        """Sleep, and see to the broker meanwhile. Returns whether to stop."""
+        """Sleep, with heartbeats for the broker. Returns whether shutdown is requested."""
         wake_at = time.monotonic() + seconds
         while not self._shutdown.requested:
-            self._gate.keep_alive()
+            self._broker.send_heartbeat()
             self._receive(0.0)
             left = wake_at - time.monotonic()
             if left <= 0:
                 break
-            readable = [self._shutdown.fileno(), self._publisher.fileno()]
-            select.select([each for each in readable if each is not None], [], [], min(left, HEARTBEAT_SECONDS))
+            self._wait(min(left, HEARTBEAT_SECONDS))
         return self._shutdown.requested
 
+    def _wait(self, seconds: float, *readable: int) -> None:
+        """Wait for the publisher, for a request to stop, or for one of these file descriptors."""
+        publisher = self._publisher
+        if publisher.has_outcomes or publisher.has_blocking_work:
+            return
+        broker = [] if (fileno := publisher.fileno()) is None else [fileno]
+        select.select(
+            [*readable, self._shutdown.fileno(), *broker], broker if publisher.wants_write else [], [], seconds
+        )
+
     def _stop(self) -> None:
-        """Release what was not sent, at once; wait for the answers to the rest, as long as the settings say."""
-        self._health.stopping()
+        """Release unsent rows at once, then wait for the outcomes of the others, up to the shutdown timeout."""
+        self._health.set_stopping()
         stop_by = time.monotonic() + self._settings.shutdown_timeout_seconds
         self._deliveries.release_unsent()
         if (batch := self._prefetch.close(CLAIM_SECONDS)) is not None and batch.messages:
-            self._deliveries.decline(batch)
-        self._note_verdicts(all_known=True)
-        self._tell_at_the_end()
+            self._deliveries.release(batch)
+        self._collect_settlements(incomplete=True)
+        self._settle_at_shutdown()
         self._after_release()
         while self._deliveries.unresolved and time.monotonic() < stop_by:
             self._receive(WAIT_SECONDS)
-        self._deliveries.abandon()
-        self._note_verdicts(all_known=True)
-        self._tell_at_the_end(leave=True)
+        self._deliveries.disconnect()
+        self._collect_settlements(incomplete=True)
+        self._settle_at_shutdown(leave=True)
         self._database.close()
 
-    def _tell_at_the_end(self, *, leave: bool = False) -> None:
-        if not (self._ledger or self._database.is_open):
+    def _settle_at_shutdown(self, *, leave: bool = False) -> None:
+        if not (self._settlements or self._database.is_open):
             return
         try:
             store = self._database.open()
-            self._ledger.tell(store)
+            self._settlements.write(store)
             if leave:
                 self._presence.leave(store)
         except DatabaseError as error:
             self._database.close()
-            log.warning("not_told", reason=str(error), batches=len(self._ledger), hint="their rows wait for the lease")
+            hint = "the rows are due again when the lease ends"
+            log.warning("settlement_failed", reason=str(error), batches=len(self._settlements), hint=hint)

@@ -1,8 +1,8 @@
 """
-Settlement: what became of the rows of one claim, and what the store is told about it.
+Settlement: the results of one claim's messages, and writing them to the table.
 
-Every statement names the claim, so that telling the store twice, or too late, does no harm. `apply` forgets what the
-store has been told: after a lost connection it goes on where it was.
+Every statement names the claim, so writing a result twice, or after the lease has ended, does no harm. `write` removes
+what has been written: after a lost connection it continues where it stopped.
 """
 
 from __future__ import annotations
@@ -11,45 +11,46 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from outrider.failures import Failure
+from outrider.storage.decision import Burial, Decision, Retry
 from outrider.storage.message import Message
-from outrider.storage.store import Burial, Refusal, Store
+from outrider.storage.store import Store
 
 
-class Refused(NamedTuple):
-    """A message that fails or is given up, and why."""
+class Failed(NamedTuple):
+    """A message that is retried or buried."""
 
     message: Message
     failure: Failure | None
-    """None: it was not sent (it has expired)."""
-    decision: Refusal | Burial
+    """None: it was not sent, because it has expired."""
+    decision: Decision
 
 
 @dataclass(slots=True)
 class Settlement:
     claim: str
     confirmed: list[Message] = field(default_factory=list)
-    refused: list[Refused] = field(default_factory=list)
+    failed: list[Failed] = field(default_factory=list)
     deferred: list[Message] = field(default_factory=list)
-    """Not delivered, or perhaps: the broker is away."""
+    """A broker outage: not known to be delivered."""
     released: list[Message] = field(default_factory=list)
     """Not sent."""
     publish_seconds: list[float] = field(default_factory=list)
     """From send to confirm, of each confirmed message."""
 
     def __bool__(self) -> bool:
-        return bool(self.confirmed or self.refused or self.deferred or self.released)
+        return bool(self.confirmed or self.failed or self.deferred or self.released)
 
-    def apply(self, store: Store, *, archive: bool, cooldown_seconds: float) -> int:
-        """Tell the store; returns how many rows were no longer ours."""
+    def write(self, store: Store, *, archive: bool, cooldown_seconds: float) -> int:
+        """Write the results; returns how many rows no longer had this claim."""
         lost = 0
-        # Failures first: followers that settling a key's head wakes, or that are released, then find it backing off.
-        burials = [each.decision for each in self.refused if isinstance(each.decision, Burial)]
-        refusals = [each.decision for each in self.refused if isinstance(each.decision, Refusal)]
+        # Failures first: when rows of the same key fall due because they are released or unparked, its head backs off.
+        burials = [each.decision for each in self.failed if isinstance(each.decision, Burial)]
+        retries = [each.decision for each in self.failed if isinstance(each.decision, Retry)]
         if burials:
             lost += len(burials) - len(store.bury(burials, claim=self.claim))
-        if refusals:
-            lost += len(refusals) - len(store.fail(refusals, claim=self.claim))
-        self.refused = []
+        if retries:
+            lost += len(retries) - len(store.fail(retries, claim=self.claim))
+        self.failed = []
         if self.confirmed:
             lost += len(self.confirmed) - len(store.settle(_ids(self.confirmed), claim=self.claim, archive=archive))
             self.confirmed = []

@@ -1,15 +1,15 @@
-"""Presence as a chore: tells every few seconds that this scheduler lives (see outrider.storage.presence.py)."""
+"""ShowPresence: refreshes the presence row of this scheduler (see outrider/storage/presence.py)."""
 
 from __future__ import annotations
 
+from outrider.retry_scheduler.maintenance import MaintenanceTask
 from outrider.storage.presence import INTERVAL_SECONDS, Presence
 from outrider.storage.store import Store
 
 
-class ShowPresence:
-    name = "presence"
+class ShowPresence(MaintenanceTask):
+    name = "show_presence"
     interval_seconds = INTERVAL_SECONDS
-    unfinished = False
 
     def __init__(self, worker_name: str) -> None:
         self._presence = Presence("scheduler", worker_name)
@@ -19,4 +19,5 @@ class ShowPresence:
         return {}
 
     def leave(self, store: Store) -> None:
+        """Delete the row."""
         self._presence.leave(store)

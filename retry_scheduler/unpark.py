@@ -1,25 +1,24 @@
 """
-Unpark: ordered rows that still wait although nothing is ahead of them any more fall due.
+Unpark: makes parked rows due that have become the head of their ordering key.
 
-Whoever removes the head of a key wakes the rows behind it. A row that was being parked at that very moment is missed,
-and a crash can come in between; this sweep finds them. It walks the keys that have waiting rows, one index probe each:
-nothing in a healthy outbox. Soon after rows have been parked it comes by early: that is when one can be missed.
+Settling the head of a key unparks the rows behind it. A row that was being parked at that moment is missed, and so is
+one after a crash between the two; this task finds them. It reads one index entry for each key with parked rows, and
+nothing if there are none. It also runs soon after rows were parked, because that is when one can be missed.
 
-Rows of a killed scheduler need no rescue: they fall due when the lease ends.
+Rows of a killed scheduler need no task: they fall due when their lease ends.
 """
 
 from __future__ import annotations
 
+from outrider.retry_scheduler.maintenance import MaintenanceTask
 from outrider.storage.store import Store
 
 AFTER_PARKING_SECONDS = 0.5
 
 
-class Unpark:
-    name = "rescue"
+class Unpark(MaintenanceTask):
+    name = "unpark"
     interval_seconds = 5.0
-    unfinished = False
 
     def run_once(self, store: Store) -> dict[str, int]:
-        """Returns how many rows fell due."""
-        return {"rescued": len(store.unpark_heads())}
+        return {"unparked": len(store.unpark_heads())}

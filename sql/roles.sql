@@ -1,5 +1,5 @@
--- Least privilege: one role for each job. Run once per outbox, as the owner of its tables; then GRANT each role to the
--- login that needs it, or give it LOGIN and a password.
+-- Roles with the least privileges that each part needs. Run once per outbox, as the owner of its tables; then GRANT
+-- each role to the login that needs it, or give it LOGIN and a password.
 --     psql -v schema=public -v producer=outbox_producer -v relay=outbox_relay -v scheduler=outbox_scheduler \
 --          -v consumer=outbox_consumer -v observer=outbox_observer -f sql/roles.sql
 -- REPLICATION is an attribute, not a privilege: it is not inherited through GRANT. The relay must log in as its own
@@ -13,12 +13,12 @@ CREATE ROLE :"observer"  NOLOGIN;
 
 GRANT USAGE ON SCHEMA :"schema" TO :"producer", :"relay", :"scheduler", :"consumer", :"observer";
 
--- Applications insert, and read back nothing but their own event streams, which they append to.
+-- Applications insert messages, and append to and read event streams.
 GRANT INSERT ON :"schema".outbox TO :"producer";
 GRANT SELECT, INSERT ON :"schema".outbox_event TO :"producer";
 
--- The relay settles what it delivered and marks what it leaves behind; it never inserts a message. It looks at the dead
--- letters only to find out whether an id is taken there.
+-- The relay settles rows and hands rows over; it never inserts a message. It reads the dead letters only to find out
+-- whether an id is in use there.
 GRANT SELECT, UPDATE, DELETE ON :"schema".outbox TO :"relay";
 GRANT SELECT, INSERT ON :"schema".outbox_dead_letter TO :"relay";
 GRANT INSERT ON :"schema".outbox_archive TO :"relay";
@@ -31,10 +31,10 @@ GRANT SELECT, INSERT, DELETE ON :"schema".outbox_dead_letter, :"schema".outbox_a
 GRANT SELECT, DELETE ON :"schema".outbox_event, :"schema".outbox_inbox TO :"scheduler";
 GRANT SELECT ON :"schema".outbox_migration TO :"scheduler";
 
--- Consumers mark what they have processed, and take no mark back. One that publishes too is also a producer.
+-- Consumers insert marks of processed events, and delete none. A consumer that publishes needs the producer's role too.
 GRANT SELECT, INSERT ON :"schema".outbox_inbox TO :"consumer";
 
--- The observer sees everything and changes nothing; pg_monitor shows it what the server is doing.
+-- The observer reads every table and changes none; pg_monitor lets it read the server's statistics.
 GRANT SELECT ON :"schema".outbox, :"schema".outbox_dead_letter, :"schema".outbox_archive, :"schema".outbox_event,
                 :"schema".outbox_inbox, :"schema".outbox_worker, :"schema".outbox_migration TO :"observer";
 GRANT pg_monitor TO :"observer";

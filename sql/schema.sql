@@ -1,21 +1,21 @@
--- The whole schema of an outbox, as one picture. `outrider setup` gets here by replaying migrations/; a test shows that
--- both give the same database. To apply it by hand:
+-- The complete schema of an outbox. `outrider setup` creates it by running migrations/; a test shows that both give the
+-- same tables. To apply it by hand:
 --     psql -v schema=public -f sql/schema.sql
--- Several outboxes share a database by living in different schemas.
+-- A database can hold several outboxes, in different schemas.
 
 CREATE SCHEMA IF NOT EXISTS :"schema";
 
 -- ---------------------------------------------------------------------------------------------------------------------
--- outbox: the truth. A row that is here has not been delivered; a row that is gone has been.
+-- outbox: the messages that are not delivered yet. A delivered message's row is deleted.
 --
--- next_attempt_at  the time from which the scheduler may take the row; until then (less a margin) it is the relay's.
---                  'infinity' parks an ordered row behind the head of its key.
--- owner            'relay' until the first failure, hand-over or claim; then 'scheduler' for good. A delayed message
---                  is the scheduler's from the start.
--- claimed_by       the claim of one scheduler; a settle must name it.
+-- next_attempt_at  the time from which the scheduler may claim the row; until then (less a margin) the relay sends it.
+--                  'infinity': the row is parked behind the head of its ordering key.
+-- owner            'relay' until the first failure, hand-over or claim; from then on 'scheduler'. A delayed message
+--                  belongs to the scheduler from the start.
+-- claimed_by       the claim of one scheduler; only statements that name this claim change the row.
 --
--- json, not jsonb: headers are written once and read once, as text, and must come out as they went in (key order,
--- number spelling, escaped NUL).
+-- json, not jsonb: headers are written once and read once, as text, and must be read exactly as they were written (key
+-- order, spelling of numbers, escaped NUL).
 CREATE TABLE :"schema".outbox (
     id               bigint      GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     event_id         uuid        NOT NULL DEFAULT gen_random_uuid(),
@@ -52,18 +52,19 @@ CREATE TABLE :"schema".outbox (
     CONSTRAINT "declarations must be a JSON array"           CHECK (json_typeof(declarations) = 'array'),
     CONSTRAINT "context must be a JSON object"               CHECK (json_typeof(context) = 'object'),
     CONSTRAINT "attempts must not be negative"               CHECK (attempts >= 0),
-    -- Python has no other years, and an infinite time would end every query that subtracts it. Only next_attempt_at can
-    -- be infinitely far: parked.
+    -- Python has no other years, and subtracting an infinite time is an error. Only next_attempt_at can be 'infinity':
+    -- parked.
     CONSTRAINT "times must lie in the years 1 to 9999"       CHECK (
         created_at >= '0001-01-01 00:00+00' AND created_at < '10000-01-01 00:00+00' AND
         expires_at >= '0001-01-01 00:00+00' AND expires_at < '10000-01-01 00:00+00' AND
         next_attempt_at >= '0001-01-01 00:00+00'),
     CONSTRAINT "owner must be relay or scheduler"            CHECK (owner IN ('relay', 'scheduler'))
 ) WITH (
-    -- Most rows are inserted and deleted, never updated, and an update moves next_attempt_at, which is indexed, so it
-    -- cannot be HOT: free space kept on pages would buy nothing.
+    -- Most rows are inserted and deleted, never updated. An update changes next_attempt_at, which is indexed, so it
+    -- cannot be HOT: free space on pages would not help.
     fillfactor = 100,
-    -- A queue table is nearly empty and turns over all day: vacuum by count, not by a share of its size, at full speed.
+    -- The table is small and its rows change all the time: vacuum after a number of rows, not a share of the table, and
+    -- without delay.
     autovacuum_vacuum_scale_factor = 0.0,
     autovacuum_vacuum_threshold = 5000,
     autovacuum_vacuum_insert_scale_factor = 0.0,
@@ -76,11 +77,11 @@ CREATE TABLE :"schema".outbox (
     toast.autovacuum_vacuum_cost_delay = 0
 );
 
--- claim_due, next_due: what is due, oldest first.
+-- claim_due, next_due: due rows, the longest overdue first.
 CREATE INDEX outbox_due ON :"schema".outbox (next_attempt_at);
 -- claim_due, settle, bury, keys_in_table, free_keys: the rows of one key in order.
 CREATE INDEX outbox_key_order ON :"schema".outbox (ordering_key, id) WHERE ordering_key IS NOT NULL;
--- unpark_heads: rows that wait behind the head of their key. A healthy outbox has none.
+-- unpark_heads: parked rows. Without failures there are none.
 CREATE INDEX outbox_parked ON :"schema".outbox (ordering_key, id) WHERE next_attempt_at = 'infinity';
 -- expire: messages that can expire.
 CREATE INDEX outbox_expiry ON :"schema".outbox (expires_at) WHERE expires_at IS NOT NULL;
@@ -88,7 +89,7 @@ CREATE INDEX outbox_expiry ON :"schema".outbox (expires_at) WHERE expires_at IS 
 CREATE UNIQUE INDEX outbox_dedup ON :"schema".outbox (dedup_key) WHERE dedup_key IS NOT NULL;
 
 -- ---------------------------------------------------------------------------------------------------------------------
--- outbox_dead_letter: messages that were given up, whole, with the reason. Replay puts them back.
+-- outbox_dead_letter: buried messages with their content and the reason. A replay moves them back into the outbox.
 CREATE TABLE :"schema".outbox_dead_letter (
     id               bigint      PRIMARY KEY,
     event_id         uuid        NOT NULL,
@@ -117,7 +118,7 @@ CREATE TABLE :"schema".outbox_dead_letter (
     CONSTRAINT "reason must be max attempts, expired, rejected or undecodable"
         CHECK (reason IN ('max attempts', 'expired', 'rejected', 'undecodable'))
 );
--- prune_dead_letters, dead list: newest first, oldest pruned.
+-- prune_dead_letters deletes the oldest first; `outrider dead list` shows the newest first.
 CREATE INDEX outbox_dead_letter_died_at ON :"schema".outbox_dead_letter (died_at);
 
 -- ---------------------------------------------------------------------------------------------------------------------
@@ -166,9 +167,9 @@ CREATE TABLE :"schema".outbox_event (
 CREATE INDEX outbox_event_created_at ON :"schema".outbox_event (created_at);
 
 -- ---------------------------------------------------------------------------------------------------------------------
--- outbox_inbox: which events a consumer has processed. The row is written in the transaction of the event's effects, so
--- that both are there or neither is. event_id is text: a message_id or a Celery task id is a UUID as a rule, but whoever
--- sends it may choose another.
+-- outbox_inbox: the events that a consumer has processed. The row is written in the transaction of the event's effects,
+-- so that both are committed or neither. event_id is text: message ids and Celery task ids are usually UUIDs, but a
+-- sender may choose other ids.
 CREATE TABLE :"schema".outbox_inbox (
     consumer         text        NOT NULL,
     event_id         text        NOT NULL,
@@ -181,7 +182,8 @@ CREATE TABLE :"schema".outbox_inbox (
 CREATE INDEX outbox_inbox_processed_at ON :"schema".outbox_inbox (processed_at);
 
 -- ---------------------------------------------------------------------------------------------------------------------
--- outbox_worker: which services live. Each writes its own row; one that stops being seen is gone.
+-- outbox_worker: the presence of services. Each refreshes its own row; a row that is not refreshed belongs to a service
+-- that was killed.
 CREATE TABLE :"schema".outbox_worker (
     kind             text        NOT NULL,
     name             text        NOT NULL,
@@ -197,7 +199,7 @@ CREATE TABLE :"schema".outbox_worker (
 ) WITH (fillfactor = 50);  -- a few rows, updated every few seconds: HOT within their page
 
 -- ---------------------------------------------------------------------------------------------------------------------
--- outbox_migration: which migrations this schema has.
+-- outbox_migration: the migrations that this schema has.
 CREATE TABLE :"schema".outbox_migration (
     version          integer     PRIMARY KEY,
     name             text        NOT NULL,

@@ -1,5 +1,5 @@
 """
-The inbox: effects exactly once, in the consumer's own transaction.
+The inbox: apply the effects of an event once, in the consumer's own transaction.
 
     inbox = Inbox()
 
@@ -7,11 +7,11 @@ The inbox: effects exactly once, in the consumer's own transaction.
         if fresh:
             ...  # the effects, through the same connection
 
-The event is marked as processed in the transaction that holds its effects: both are committed or neither is. Delivery
-stays at least once; a message that comes again finds the mark and is not fresh. Handles are those of the producer.
+The event is marked as processed in the transaction of its effects, so both are committed or neither is. Delivery stays
+at least once; for a message that is delivered again `fresh` is False. It accepts the same handles as the producer.
 
-`outrider.consumer.inbox.transactions` opens transactions for a worker, `outrider.consumer.inbox.celery` does all of it for Celery tasks.
-What a handler does elsewhere (a mail, another database, a call to a service) is outside of this promise.
+`outrider.consumer.inbox.transactions` opens transactions for a worker; `outrider.consumer.inbox.celery` does the same
+for Celery tasks. Effects outside the transaction (a mail, another database, a call to a service) are not covered.
 """
 
 from __future__ import annotations

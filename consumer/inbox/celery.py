@@ -1,19 +1,19 @@
 """
-OnceTask: a Celery task whose effects happen once, however often its message is delivered.
+OnceTask: a Celery task that applies its effects once, even if its message is delivered several times.
 
     @app.task(base=OnceTask, bind=True, acks_late=True, inbox_database=sessionmaker)
     def bill(self, order):
         self.inbox_handle.add(Invoice(order=order))
 
-The body runs in one transaction with the mark of its task id: committed together, or undone together by whatever
-exception leaves the body (an error, retry, replace, Ignore, Reject). So an attempt that failed can be tried again. A
-delivery that comes after a committed one is skipped: it returns None (state SUCCESS; a backend that keeps the first
-success, as Redis does, keeps its result) and calls no callback, no next step of a chain and no chord.
+The body runs in one transaction, which also marks the task id as processed. Any exception that leaves the body (an
+error, retry, replace, Ignore, Reject) rolls both back, so a failed attempt can be retried. A delivery after a committed
+one is skipped: it returns None (state SUCCESS; a backend that keeps the first success, as Redis does, keeps its result)
+and runs no callback, no next step of a chain and no chord.
 
-A worker that dies after the commit and before the acknowledgement leaves nothing for the redelivery to do, and so the
-callbacks of Celery itself are not called either: what must follow is enqueued by the body, through the outbox.
+If a worker dies after the commit and before the acknowledgement, the redelivery is skipped, and Celery's callbacks of
+the first delivery are lost with the worker. Enqueue follow-up work in the body, through the outbox.
 
-A task that is called directly or eagerly was not delivered: it runs in a transaction, without a mark.
+A task that is called directly or eagerly has no delivery: it runs in a transaction, without a mark.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ _handle: ContextVar[Any] = ContextVar("outbox_inbox_handle")
 
 class OnceTask(Task):  # type: ignore[misc]  # celery is untyped
     """
-    inbox_database  where the effects go: a Django alias, a SQLAlchemy sessionmaker, or anything else synchronous that
-                    outrider.consumer.inbox.transactions accepts
+    inbox_database  the database of the effects: a Django alias, a SQLAlchemy sessionmaker, or any other
+                    synchronous database that outrider.consumer.inbox.transactions accepts
     inbox_schema    the PostgreSQL schema of the outbox tables
-    inbox_consumer  whose marks these are; the task's name by default. Tasks of one name share their marks
+    inbox_consumer  the consumer name of the marks; the task's name by default. Tasks with the same name share marks
 
-    The mark is for the task id, which is the outbox's event id where it is a UUID, and which retries keep; or for the
-    header `event_id`, where whoever called the task gave it one: then any number of calls for an event count once.
+    The mark holds the task id, which is the outbox's event id if it is a UUID, and which retries keep. If the caller
+    set the header `event_id`, the mark holds that instead: all calls with the same event_id apply their effects once.
     """
 
     abstract = True
@@ -53,12 +53,12 @@ class OnceTask(Task):  # type: ignore[misc]  # celery is untyped
     run: Any
 
     def __init__(self) -> None:
-        # Now, before Celery puts autoretry around it: so a commit that fails is retried too.
+        # Before Celery wraps it for autoretry, so that a failed commit is retried too.
         self.run = _in_transaction(self, self.run)
 
     @property
     def inbox_handle(self) -> Any:
-        """The session or connection of the running body's transaction; the alias, for Django."""
+        """The session or connection of the running task's transaction; for Django the alias."""
         try:
             return _handle.get()
         except LookupError:
@@ -66,11 +66,11 @@ class OnceTask(Task):  # type: ignore[misc]  # celery is untyped
 
     def retry(self, args: Any = None, kwargs: Any = None, exc: Any = None, throw: bool = True, **options: Any) -> Any:
         if not throw:
-            raise ValueError(f"{self.name}: retry(throw=False) would commit the attempt that is to be repeated")
+            raise ValueError(f"{self.name}: retry(throw=False) would commit the failed attempt")
         return super().retry(args, kwargs, exc, throw, **options)
 
     def _database(self) -> Any:
-        # Not by way of the instance, where a function would turn into a method.
+        # Not from the instance: a function would be bound as a method.
         database = inspect.getattr_static(type(self), "inbox_database")
         if database is None:
             raise ValueError(f"{self.name} needs inbox_database: a Django alias or a SQLAlchemy sessionmaker")
@@ -85,7 +85,7 @@ def _in_transaction(task: OnceTask, body: Callable[..., Any]) -> Callable[..., A
             if request.called_directly or request.is_eager or _is_fresh(task, handle):
                 with _bound(handle):
                     return body(*args, **kwargs)
-        # No consequences: the delivery that was first had them.
+        # Skipped: the first delivery ran the callbacks.
         request.update(callbacks=None, chain=None, chord=None)
         return None
 
@@ -94,7 +94,7 @@ def _in_transaction(task: OnceTask, body: Callable[..., Any]) -> Callable[..., A
 
 def _is_fresh(task: OnceTask, handle: Any) -> bool:
     event_id = (task.request.headers or {}).get(EVENT_ID_HEADER) or task.request.id
-    # The transaction is this delivery's alone: an exception undoes all of it, and the block need not last.
+    # The transaction belongs to this delivery alone: an exception rolls back all of it, without a savepoint.
     with _inbox(task.inbox_schema).once(handle, task.inbox_consumer or task.name, event_id, undo=False) as fresh:
         return fresh
 

@@ -1,12 +1,12 @@
 """
-Inbox.once: whether an event is fresh for a consumer, and its mark, in the caller's transaction.
+Inbox.once: mark an event as processed by a consumer, in the caller's transaction, and report whether it is new.
 
-One INSERT ... ON CONFLICT DO NOTHING. A second delivery that comes while the first is being processed waits for the end
-of its transaction: it is not fresh if that committed, and fresh if it was rolled back. In a transaction that is
-REPEATABLE READ or stricter, PostgreSQL ends the one that waited with a serialization failure instead: it is then to be
-tried again, like any other of these.
+One INSERT ... ON CONFLICT DO NOTHING. A second delivery during the first one's transaction waits until that transaction
+ends: it is not fresh after a commit, and fresh after a rollback. At REPEATABLE READ or stricter, PostgreSQL raises a
+serialization failure in the waiting transaction instead; retry it like any other.
 
-Outside a transaction the mark would be committed before the effects, and an effect that failed would be lost: refused.
+Outside a transaction the mark would be committed before the effects, and failed effects would be lost. So once() raises
+OutsideTransactionError there.
 """
 
 from __future__ import annotations
@@ -16,12 +16,11 @@ from contextlib import asynccontextmanager, contextmanager, nullcontext
 from typing import Any
 from uuid import UUID
 
-from outrider.consumer.inbox.block import Block
 from outrider.consumer.inbox.savepoints import async_in_transaction, async_savepoint, savepoint
-from outrider.producer.handles import Adapter, adapter_for
+from outrider.consumer.inbox.sync_or_async_context import SyncOrAsyncContext
+from outrider.producer.handles import Adapter, adapter_for, no_guard
 from outrider.producer.outbox import OutsideTransactionError
 from outrider.producer.statement import Statement
-from outrider.producer.sync_or_async import unguarded
 from outrider.storage.sql_files import Queries
 
 LONGEST_CONSUMER = 255
@@ -39,52 +38,51 @@ class Inbox:
         self.schema = schema
         self._mark = Statement(Queries(schema)["mark_processed"])
 
-    def once(self, handle: Any, consumer: str, event_id: UUID | str, *, undo: bool = True) -> Block[bool]:
+    def once(self, handle: Any, consumer: str, event_id: UUID | str, *, undo: bool = True) -> SyncOrAsyncContext[bool]:
         """
-        A block around the effects of an event; gives whether the consumer has yet to apply them.
+        A context manager around the effects of an event. Yields True if the effects are still to be applied.
 
         handle    the transaction of the effects: any handle that the producer accepts
-        consumer  who processes: every consumer of an event has its own mark
-        event_id  the message_id of a message from the outbox, or whatever identifies the event. UUIDs are the same
-                  however they are written
-        undo      an exception in the block undoes mark and effects by a savepoint, also where the caller goes on and
-                  commits. False saves two round trips where an exception is sure to end the transaction
+        consumer  name of the consumer; each consumer of an event has its own mark
+        event_id  the message_id of a message from the outbox, or any other identity of the event. All spellings of
+                  a UUID are the same event
+        undo      an exception in the block rolls mark and effects back to a savepoint, so the caller may continue and
+                  commit. False saves two round trips; use it if an exception always rolls the transaction back
         """
         adapter = adapter_for(handle)
         parameters = {
             "consumer": _checked("consumer", consumer, LONGEST_CONSUMER),
             "event_id": _checked("event_id", _canonical(event_id), LONGEST_EVENT_ID),
         }
-        what = f"{type(handle).__module__}.{type(handle).__qualname__}"
+        name = f"{type(handle).__module__}.{type(handle).__qualname__}"
         if adapter.is_async:
-            return Block(what, None, lambda: self._once_async(adapter, handle, parameters, undo))
-        return Block(what, lambda: self._once(adapter, handle, parameters, undo), None)
+            return SyncOrAsyncContext(name, None, lambda: self._once_async(adapter, handle, parameters, undo))
+        return SyncOrAsyncContext(name, lambda: self._once(adapter, handle, parameters, undo), None)
 
     @contextmanager
     def _once(self, adapter: Adapter, handle: Any, parameters: dict[str, str], undo: bool) -> Iterator[bool]:
-        _refuse_outside(adapter.in_transaction(handle))
+        _require_transaction(adapter.in_transaction(handle))
         with savepoint(adapter, handle) if undo else nullcontext():
-            yield bool(adapter.fetch(handle, self._mark, parameters, unguarded))
+            yield bool(adapter.fetch(handle, self._mark, parameters, no_guard))
 
     @asynccontextmanager
     async def _once_async(
         self, adapter: Adapter, handle: Any, parameters: dict[str, str], undo: bool
     ) -> AsyncIterator[bool]:
-        _refuse_outside(await async_in_transaction(adapter, handle))
+        _require_transaction(await async_in_transaction(adapter, handle))
         async with async_savepoint(adapter, handle) if undo else nullcontext():
-            yield bool(await adapter.fetch(handle, self._mark, parameters, unguarded))
+            yield bool(await adapter.fetch(handle, self._mark, parameters, no_guard))
 
 
-def _refuse_outside(in_transaction: bool) -> None:
+def _require_transaction(in_transaction: bool) -> None:
     if not in_transaction:
         raise OutsideTransactionError(
-            "inbox.once outside a transaction would mark the event before its effects are there: begin a transaction "
-            "around both"
+            "inbox.once outside a transaction would commit the mark before the effects: begin a transaction around both"
         )
 
 
 def _canonical(event_id: Any) -> Any:
-    """A UUID as PostgreSQL writes it, so that its spelling does not matter; anything else as it is."""
+    """Every spelling of a UUID becomes PostgreSQL's; any other value is returned unchanged."""
     if isinstance(event_id, str):
         try:
             return str(UUID(event_id))

@@ -1,9 +1,9 @@
 """
-Savepoints: a block in a handle's transaction that is undone as a whole when it raises; the transaction can go on.
+Savepoints: a block in a handle's transaction that is rolled back as a whole if it raises; the transaction continues.
 
-The library's own nested transaction is used where it has one, because it keeps more than SQL in step: an ORM session
-flushes before the savepoint's end and forgets what was undone, Django drops on_commit hooks, psycopg refuses a commit
-inside. Nothing here ends the transaction itself.
+Uses the library's own nested transaction where there is one, because it does more than SQL: an ORM session flushes
+before the savepoint is released and expires what was rolled back, Django drops on_commit hooks, psycopg refuses a
+commit inside. Nothing here ends the transaction itself.
 """
 
 from __future__ import annotations
@@ -14,24 +14,23 @@ from contextlib import AbstractAsyncContextManager, AbstractContextManager, asyn
 from functools import cache
 from typing import Any
 
-from outrider.producer.handles import Adapter
+from outrider.producer.handles import Adapter, no_guard
 from outrider.producer.statement import Statement
-from outrider.producer.sync_or_async import unguarded
 from outrider.storage.sql_files import script
 
 
 def savepoint(adapter: Adapter, handle: Any) -> AbstractContextManager[Any]:
-    """A savepoint of a synchronous handle that is in a transaction."""
+    """A savepoint for a synchronous handle that is in a transaction."""
     return _SYNC[_library(adapter)](adapter, handle)
 
 
 def async_savepoint(adapter: Adapter, handle: Any) -> AbstractAsyncContextManager[Any]:
-    """A savepoint of an asynchronous handle that is in a transaction."""
+    """A savepoint for an asynchronous handle that is in a transaction."""
     return _ASYNC[_library(adapter)](adapter, handle)
 
 
 async def async_in_transaction(adapter: Adapter, handle: Any) -> bool:
-    """Adapter.in_transaction for asynchronous handles; those of SQLAlchemy can tell in a greenlet only."""
+    """Adapter.in_transaction for asynchronous handles; SQLAlchemy's can be asked only in a greenlet."""
     if _library(adapter) == "sqlalchemy":
         from outrider.producer.handles.sqlalchemy import in_transaction
 
@@ -40,7 +39,7 @@ async def async_in_transaction(adapter: Adapter, handle: Any) -> bool:
 
 
 def _library(adapter: Adapter) -> str:
-    """Adapters live in a module each, named after their library."""
+    """Each adapter has a module of its own, named after its library."""
     return type(adapter).__module__.rpartition(".")[2]
 
 
@@ -58,13 +57,13 @@ def _psycopg(adapter: Adapter, handle: Any) -> Iterator[None]:
 
     connection = connection_of(handle)
     if _is_idle(connection):
-        adapter.execute(connection, _statement("begin"), {}, unguarded)
+        adapter.execute(connection, _statement("begin"), {}, no_guard)
     block = connection.transaction()
     block.__enter__()
     try:
         yield
     except BaseException:
-        # What it returns is left aside: a psycopg.Rollback is meant for the caller's transaction, not for this one.
+        # Its return value is ignored: a psycopg.Rollback applies to the caller's transaction, not to this savepoint.
         block.__exit__(*sys.exc_info())
         raise
     block.__exit__(None, None, None)
@@ -76,7 +75,7 @@ async def _psycopg_async(adapter: Adapter, handle: Any) -> AsyncIterator[None]:
 
     connection = connection_of(handle)
     if _is_idle(connection):
-        await adapter.execute(connection, _statement("begin"), {}, unguarded)
+        await adapter.execute(connection, _statement("begin"), {}, no_guard)
     block = connection.transaction()
     await block.__aenter__()
     try:
@@ -89,26 +88,26 @@ async def _psycopg_async(adapter: Adapter, handle: Any) -> AsyncIterator[None]:
 
 def _is_idle(connection: Any) -> bool:
     """
-    Whether psycopg will begin a transaction before the next statement. A transaction() block would begin it instead,
-    and commit it at its own end: too early for the caller.
+    Whether psycopg will begin a transaction before the next statement. If a transaction() block began it, the end of
+    the block would commit it: too early for the caller.
     """
     from psycopg.pq import TransactionStatus
 
     return bool(connection.info.transaction_status == TransactionStatus.IDLE and not connection.autocommit)
 
 
-# -- the others -------------------------------------------------------------------------------------------------------
+# -- other libraries --------------------------------------------------------------------------------------------------
 
 
 @contextmanager
 def _psycopg2(adapter: Adapter, handle: Any) -> Iterator[None]:
-    adapter.execute(handle, _statement("savepoint"), {}, unguarded)
+    adapter.execute(handle, _statement("savepoint"), {}, no_guard)
     try:
         yield
     except BaseException:
-        adapter.execute(handle, _statement("roll_back"), {}, unguarded)
+        adapter.execute(handle, _statement("roll_back"), {}, no_guard)
         raise
-    adapter.execute(handle, _statement("release"), {}, unguarded)
+    adapter.execute(handle, _statement("release"), {}, no_guard)
 
 
 def _sqlalchemy(adapter: Adapter, handle: Any) -> Any:  # noqa: ARG001

@@ -1,16 +1,16 @@
 """
-open_transaction: one transaction from whatever an application has to reach its database.
+open_transaction: open a transaction from the object with which an application reaches its database.
 
     psycopg_pool ConnectionPool, AsyncConnectionPool    a connection of the pool
-    asyncpg Pool                                        likewise
+    asyncpg Pool                                        a connection of the pool
     SQLAlchemy sessionmaker, async_sessionmaker         a new session
     SQLAlchemy Engine, AsyncEngine                      a connection
-    a function without arguments                        the psycopg connection that it opens, or awaits, or gives as a
+    a function without arguments                        the psycopg connection that it opens, or awaits, or returns as a
                                                         context manager; closed at the end
     a Django alias                                      the alias itself, in an atomic block
 
-The block commits at its end and rolls back when it is left by an exception. What it gives is a handle of the producer.
-Pools and engines are the application's: they are neither opened nor closed here.
+The block commits at its end and rolls back on an exception. It yields a handle that the producer accepts. Pools and
+engines belong to the application: they are neither opened nor closed here.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractContextManager, asynccontextmanager, contextmanager
 from typing import Any
 
-from outrider.consumer.inbox.block import AsyncEnter, Block, Enter
+from outrider.consumer.inbox.sync_or_async_context import AsyncEnter, Enter, SyncOrAsyncContext
 from outrider.producer.handles import adapter_for
 
 ACCEPTED = (
@@ -31,34 +31,34 @@ ACCEPTED = (
     "a Django database alias such as 'default'",
 )
 
-Ways = tuple[Enter[Any] | None, AsyncEnter[Any] | None]
+Openers = tuple[Enter[Any] | None, AsyncEnter[Any] | None]
 
 
-def open_transaction(database: Any) -> Block[Any]:
-    """A block that is a transaction of the database, and gives its handle; TypeError that lists what is accepted."""
-    enter, enter_async = _ways_into(database)
-    return Block(_describe(database), enter, enter_async)
+def open_transaction(database: Any) -> SyncOrAsyncContext[Any]:
+    """A context manager that is a transaction and yields its handle. Raises TypeError that lists what is accepted."""
+    enter, enter_async = _openers_for(database)
+    return SyncOrAsyncContext(_describe(database), enter, enter_async)
 
 
 def is_async(database: Any) -> bool | None:
-    """Whether open_transaction(database) wants `async with`; None for a function: only its result will tell."""
-    enter, enter_async = _ways_into(database)
+    """Whether open_transaction(database) needs `async with`; None for a function, whose result is not known yet."""
+    enter, enter_async = _openers_for(database)
     return None if enter is not None and enter_async is not None else enter is None
 
 
-def _ways_into(database: Any) -> Ways:
+def _openers_for(database: Any) -> Openers:
     if isinstance(database, str):
         if "://" in database or "=" in database:
-            # Quoted nowhere: it may hold a password.
-            raise TypeError("a connection string is no database to a consumer; accepted are: " + "; ".join(ACCEPTED))
+            # Not quoted in the error: it may contain a password.
+            raise TypeError("a connection string is not accepted as a database; accepted are: " + "; ".join(ACCEPTED))
         return lambda: _django(database), None
     for ancestor in type(database).__mro__:
-        find = _WAYS.get((ancestor.__module__.partition(".")[0], ancestor.__name__))
+        find = _OPENERS.get((ancestor.__module__.partition(".")[0], ancestor.__name__))
         if find is not None:
             return find(database)
     if callable(database):
         return lambda: _connection(database), lambda: _async_connection(database)
-    raise TypeError(f"{_describe(database)} is no database; accepted are: " + "; ".join(ACCEPTED))
+    raise TypeError(f"{_describe(database)} is not accepted as a database; accepted are: " + "; ".join(ACCEPTED))
 
 
 @contextmanager
@@ -67,7 +67,7 @@ def _connection(connect: Callable[[], Any]) -> Iterator[Any]:
     if not isinstance(opened, AbstractContextManager):
         if inspect.iscoroutine(opened):
             opened.close()
-        raise TypeError(f"{_describe(opened)} is asynchronous or no connection: write `async with`, or open another")
+        raise TypeError(f"{_describe(opened)} is asynchronous or not a connection: write `async with`")
     with opened as connection, _transaction_of(connection, asynchronous=False):
         yield connection
 
@@ -75,21 +75,21 @@ def _connection(connect: Callable[[], Any]) -> Iterator[Any]:
 @asynccontextmanager
 async def _async_connection(connect: Callable[[], Any]) -> AsyncIterator[Any]:
     opened = connect()
-    # In this order: what asyncpg's pool acquires can be awaited too, but is then not given back.
+    # Checked first: the result of asyncpg's pool.acquire() can be awaited too, but would then not be released.
     if not hasattr(opened, "__aenter__"):
         if not inspect.isawaitable(opened):
             if hasattr(opened, "close"):
                 opened.close()
-            raise TypeError(f"{_describe(opened)} is synchronous: write `with`, in a plain function, or open another")
+            raise TypeError(f"{_describe(opened)} is synchronous: write `with`, in a plain function")
         opened = await opened
     async with opened as connection, _transaction_of(connection, asynchronous=True):
         yield connection
 
 
 def _transaction_of(connection: Any, *, asynchronous: bool) -> Any:
-    """The connection's own transaction block. The check keeps psycopg2 out, whose `with` block leaves it open."""
+    """The connection's own transaction block. Refuses psycopg2, whose `with` block does not close the connection."""
     if adapter_for(connection).is_async is not asynchronous or not hasattr(connection, "transaction"):
-        raise TypeError(f"{_describe(connection)} is not what was to be opened: " + "; ".join(ACCEPTED))
+        raise TypeError(f"{_describe(connection)} is not a connection of the accepted kinds: " + "; ".join(ACCEPTED))
     return connection.transaction()
 
 
@@ -98,7 +98,7 @@ def _django(alias: str) -> Iterator[str]:
     from django.db import connections, transaction
 
     connection = connections[alias]
-    # Threads of a worker live long, and no request of Django's begins or ends in them.
+    # A worker's threads are long-lived, and no Django request begins or ends in them.
     connection.close_if_unusable_or_obsolete()
     try:
         with transaction.atomic(using=alias):
@@ -111,7 +111,7 @@ def _describe(thing: object) -> str:
     return f"{type(thing).__module__}.{type(thing).__qualname__}"
 
 
-_WAYS: dict[tuple[str, str], Callable[[Any], Ways]] = {
+_OPENERS: dict[tuple[str, str], Callable[[Any], Openers]] = {
     ("psycopg_pool", "ConnectionPool"): lambda pool: (lambda: _connection(pool.connection), None),
     ("psycopg_pool", "AsyncConnectionPool"): lambda pool: (None, lambda: _async_connection(pool.connection)),
     ("asyncpg", "Pool"): lambda pool: (None, lambda: _async_connection(pool.acquire)),

@@ -1,7 +1,7 @@
 """
-The `outrider` command. Every module of this package is one subcommand of its own name and offers it as `command`.
+The `outrider` command. Every module of this package without a leading underscore is one subcommand, in its `command`.
 
-Modules are imported when their command is asked for, so that `outrider setup` does not wait for what only the demo needs.
+A module is imported when its subcommand is used, so that `outrider setup` does not import what only the demo needs.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from outrider.runtime.command import run, version_option
 
 
 class ModuleCommands(click.Group):
-    """A group whose commands are the modules of this package."""
+    """A group whose subcommands are the modules of this package."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
         return sorted(module.name for module in pkgutil.iter_modules(__path__) if not module.name.startswith("_"))
@@ -36,10 +36,12 @@ class ModuleCommands(click.Group):
 @version_option
 def outrider() -> None:
     """
-    Look after a transactional outbox on PostgreSQL.
+    Set up, check and operate a transactional outbox on PostgreSQL.
 
-    Settings come from OUTRIDER_* environment variables, a TOML file (--config or OUTRIDER_CONFIG) and flags, in rising
-    order. Exit status: 0 done, 1 the database or the broker said no, 2 wrong settings or usage.
+    Settings come from OUTRIDER_* environment variables, a TOML file (--config or OUTRIDER_CONFIG) and flags, each
+    overriding the one before.
+
+    Exit status: 0 done; 1 an error of the database or the broker; 2 wrong settings or usage.
     """
 
 

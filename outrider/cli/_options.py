@@ -1,7 +1,7 @@
 """
-What the repair commands read from the command line: ids, durations, instants, text that the database can hold.
+Options that several commands share, and the types of their values: ids, durations, times, text that a column can hold.
 
-A value that is wrong is a usage error in one line (exit status 2), before anything is connected or written.
+A wrong value is a usage error in one line (exit status 2), before anything is connected or written.
 """
 
 from __future__ import annotations
@@ -14,19 +14,22 @@ from typing import Any, TypeVar
 
 import click
 
-from outrider.operations import selection
+from outrider.operations.message_selection import parse_message_id
 from outrider.runtime.command import settings_flags
+from outrider.settings.database import DatabaseSettings
+from outrider.settings.durations import parse_duration
 from outrider.settings.loading import load_settings
-from outrider.settings.models import DatabaseSettings, RepairSettings
-from outrider.storage.store import Store, connect
+from outrider.settings.message_commands import MessageCommandSettings
+from outrider.storage.connection import connect
+from outrider.storage.store import Store
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-EXIT_STATUS = "Exit status: 0 done; 1 the database said no, or there is no such message; 2 wrong usage or settings."
+EXIT_STATUS = "Exit status: 0 done; 1 an error of the database, or no such message; 2 wrong usage or settings."
 
 
 class Number(click.FloatRange):
-    """A finite number in a range. click's own range takes NaN, which is neither below nor above anything."""
+    """A finite number in a range. click's own range accepts NaN."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         number = super().convert(value, param, ctx)
@@ -36,34 +39,34 @@ class Number(click.FloatRange):
 
 
 def duration(value: str) -> float:
-    """Seconds; of 90s, 15m, 2h, 7d."""
+    """Seconds, from text such as 90s, 1m30s, 2h, 7d."""
     with _usage_errors():
-        return selection.duration(value)
+        return parse_duration(value).seconds
 
 
-def duration_or_instant(value: str) -> float | datetime:
-    """Seconds, or an instant in ISO 8601 with its time zone."""
+def duration_or_time(value: str) -> float | datetime:
+    """Seconds, or a time in ISO 8601 with its time zone."""
     try:
-        return selection.duration(value)
+        return parse_duration(value).seconds
     except ValueError:
         pass
     try:
-        instant = datetime.fromisoformat(value)
+        time = datetime.fromisoformat(value)
     except ValueError:
-        message = f"{value!r} is neither a duration such as 2h nor an instant such as 2026-01-31T12:00Z"
+        message = f"{value!r} is neither a duration such as 2h nor a time such as 2026-01-31T12:00Z"
         raise click.BadParameter(message) from None
-    if instant.tzinfo is None:
+    if time.tzinfo is None:
         raise click.BadParameter(f"{value!r} needs a time of day and a time zone, as in 2026-01-31T12:00Z")
     try:
-        return instant.astimezone(UTC)
+        return time.astimezone(UTC)
     except OverflowError:
-        raise click.BadParameter(f"{value!r} is outside of the years 1 to 9999 in UTC") from None
+        raise click.BadParameter(f"{value!r} is outside the years 1 to 9999 in UTC") from None
 
 
-def row_or_event_id(value: str) -> int | str:
-    """A row's id, or the event_id of a message."""
+def message_id(value: str) -> int | str:
+    """A row id, or an event_id."""
     with _usage_errors():
-        return selection.row_or_event_id(value)
+        return parse_message_id(value)
 
 
 @contextmanager
@@ -75,7 +78,7 @@ def _usage_errors() -> Iterator[None]:
 
 
 def text(shortest: int = 1, longest: int | None = None) -> Callable[[str], str]:
-    """What a column of so many bytes can hold."""
+    """Text of so many bytes that PostgreSQL can store."""
 
     def check(value: str) -> str:
         try:
@@ -94,26 +97,27 @@ def text(shortest: int = 1, longest: int | None = None) -> Callable[[str], str]:
 
 
 database_flags = settings_flags(DatabaseSettings, only=["database_url", "schema"])
-redactor_flags = settings_flags(RepairSettings, only=["database_url", "schema", "redactor"])
-json_flag = click.option("--json", "as_json", is_flag=True, help="JSON for machines instead of a table")
-dry_run_flag = click.option("--dry-run", is_flag=True, help="say how many and which, and change nothing")
-all_flag = click.option("--all", "everything", is_flag=True, help="all of them, where nothing else is selected")
+redactor_flags = settings_flags(MessageCommandSettings, only=["database_url", "schema", "redactor"])
+json_flag = click.option("--json", "as_json", is_flag=True, help="print JSON")
+dry_run_flag = click.option("--dry-run", is_flag=True, help="show what is selected, and change nothing")
+yes_flag = click.option("--yes", is_flag=True, help="do not ask for confirmation")
+all_flag = click.option("--all", "everything", is_flag=True, help="select all, if no other condition is given")
 rate_option = click.option(
-    "--rate", type=Number(min=0.1, max=100_000), metavar="N", help="at most so many messages a second"
+    "--rate", type=Number(min=0.1, max=100_000), metavar="N", help="at most N messages per second"
 )
 payload_flag = click.option(
-    "--payload", "with_payload", is_flag=True, help="show the payload as it is; where a redactor is set, its copy"
+    "--payload", "with_payload", is_flag=True, help="show the payload (if a redactor is set: its redacted copy)"
 )
 
 
 def limit_option(default: int = 50) -> Callable[[F], F]:
     return click.option(
         "--limit",
-        type=click.IntRange(1, selection.LARGEST_ID),
+        type=click.IntRange(1, 1_000_000_000),
         default=default,
         show_default=True,
         metavar="N",
-        help="show no more than so many",
+        help="show at most N",
     )
 
 
@@ -122,7 +126,7 @@ def selection_options(*more: Callable[[F], F], age: str) -> Callable[[F], F]:
 
     def decorate(function: F) -> F:
         options: list[Callable[[F], F]] = [
-            click.argument("idents", metavar="[ID]...", nargs=-1, type=row_or_event_id),
+            click.argument("ids", metavar="[ID]...", nargs=-1, type=message_id),
             click.option("--type", "event_type", type=text(), metavar="GLOB", help="event types, such as 'order.*'"),
             *more,
             click.option("--older-than", type=duration, metavar="DURATION", help=f"{age} longer ago, such as 90s, 7d"),
@@ -135,27 +139,25 @@ def selection_options(*more: Callable[[F], F], age: str) -> Callable[[F], F]:
     return decorate
 
 
-def common_conditions(selected: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields of a MessageSelection, from the options of `selection_options`."""
-    idents: tuple[int | str, ...] = selected["idents"]
+def take_conditions(given: dict[str, Any], *names: str, everything: bool) -> dict[str, Any]:
+    """
+    Remove the values of `selection_options` and of the options `names` from what click gives a command, and return
+    them as the fields of a MessageSelection. UsageError without any condition, unless `everything`.
+    """
+    values = {name: given.pop(name) for name in ("ids", "event_type", "older_than", "newer_than", *names)}
+    if not everything and not any(value not in (None, (), False) for value in values.values()):
+        raise click.UsageError("select messages by ids, --type or another condition; or give --all")
     return {
-        "ids": [ident for ident in idents if isinstance(ident, int)] if idents else None,
-        "event_ids": [ident for ident in idents if isinstance(ident, str)] if idents else None,
-        "event_type": selected["event_type"],
-        "older_than_seconds": selected["older_than"],
-        "newer_than_seconds": selected["newer_than"],
+        "ids": values.pop("ids") or None,
+        "older_than_seconds": values.pop("older_than"),
+        "newer_than_seconds": values.pop("newer_than"),
+        **values,
     }
-
-
-def require_selection(selected: Mapping[str, Any], everything: bool) -> None:
-    """Nothing is done to all messages by accident."""
-    if not everything and not any(value not in (None, (), False) for value in selected.values()):
-        raise click.UsageError("say which messages: ids, --type or another condition; or --all")
 
 
 @contextmanager
 def open_store(config: str | None, flags: Mapping[str, object]) -> Iterator[Store]:
-    """The outbox that the settings and flags name."""
+    """The outbox of the settings and flags."""
     settings = load_settings(DatabaseSettings, flags, config_file=config)
     with connect(settings.database_dsn, application_name="outrider") as connection:
         yield Store(connection, settings.schema_name)

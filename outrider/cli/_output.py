@@ -1,8 +1,8 @@
 """
-What the repair commands print: tables and fields for people, JSON for machines, a progress bar on a terminal.
+Output of the commands: tables and fields for people, JSON for programs, a progress bar on a terminal.
 
-Stored text is somebody else's: control characters, directions of writing and rich's markup in it are shown, never
-obeyed. JSON is ASCII, which is as safe. Results go to standard output; questions and progress to standard error.
+Stored text is untrusted: control characters and text direction marks are escaped, and rich's markup has no effect. JSON
+is printed as ASCII. Results go to standard output, questions and progress to standard error.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from typing import Any
 
 import click
 
-UNBROKEN = 100_000
-"""The width of a table that goes into a file or a pipe: lines are not wrapped there."""
+UNWRAPPED_WIDTH = 100_000
+"""Width of a table in a file or a pipe, so that its lines are not wrapped."""
 
 
-def visible(value: object) -> str:
-    """The value as one line of text that does nothing to a terminal."""
+def printable(value: object) -> str:
+    """The value as one line of text without control characters."""
     if value is None:
         return "-"
     if isinstance(value, bool):
@@ -37,7 +37,7 @@ def _escape(char: str) -> str:
 
 
 def print_records(columns: Mapping[str, str], records: Iterable[Mapping[str, Any]], *, as_json: bool) -> None:
-    """A table with these columns (heading: field), or every field as JSON, a document a line."""
+    """A table with these columns (heading: field); or all fields as JSON, one document per line."""
     if as_json:
         for record in records:
             print_json(record)
@@ -52,23 +52,23 @@ def print_table(headings: Sequence[str], rows: Iterable[Sequence[object]]) -> No
 
     console = Console()
     if not console.is_terminal:
-        console = Console(width=UNBROKEN)
+        console = Console(width=UNWRAPPED_WIDTH)
     table = Table(box=None, pad_edge=False, header_style="bold")
     for heading in headings:
         table.add_column(heading, overflow="fold")
     for row in rows:
-        table.add_row(*(Text(visible(cell)) for cell in row))
+        table.add_row(*(Text(printable(cell)) for cell in row))
     console.print(table)
 
 
 def print_fields(fields: Mapping[str, object]) -> None:
-    """A line for each field; a payload keeps its lines."""
+    """One line per field; a payload keeps its line breaks."""
     width = max(map(len, fields))
     for name, value in fields.items():
         first, *more = str(value).split("\n") if name == "payload" else [value]
-        click.echo(f"{name:<{width}}  {visible(first)}")
+        click.echo(f"{name:<{width}}  {printable(first)}")
         for line in more:
-            click.echo(f"{'':<{width}}  {visible(line)}")
+            click.echo(f"{'':<{width}}  {printable(line)}")
 
 
 def print_json(value: Mapping[str, Any]) -> None:
@@ -82,7 +82,7 @@ def _as_json(value: object) -> str:
 
 @contextmanager
 def progress_bar(what: str, total: Callable[[], int]) -> Iterator[Callable[[int], None] | None]:
-    """What to tell of each batch; None where nobody watches, and then `total` is not asked for."""
+    """A function to call with the size of each batch; None if standard error is no terminal (`total` is not called)."""
     if not sys.stderr.isatty():
         yield None
         return
@@ -95,10 +95,10 @@ def progress_bar(what: str, total: Callable[[], int]) -> Iterator[Callable[[int]
         yield lambda count: progress.advance(task, count)
 
 
-def ask(question: Callable[[], str], *, yes: bool) -> None:
-    """Go on only if somebody says so, or said --yes."""
+def confirm(question: Callable[[], str], *, yes: bool) -> None:
+    """Ask on the terminal, and abort unless the answer is yes. Does not ask with --yes."""
     if yes:
         return
     if not sys.stdin.isatty():
-        raise click.UsageError("this asks first, and nobody is there to answer: say --yes")
+        raise click.UsageError("this command asks for confirmation, and standard input is no terminal: give --yes")
     click.confirm(question(), abort=True, err=True)

@@ -1,11 +1,10 @@
 """
-`outrider dead`: look at messages that were given up, and replay or delete them.
+`outrider dead`: show dead letters, and replay or delete them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from itertools import islice
 from typing import Any
 
 import click
@@ -13,33 +12,34 @@ import click
 from outrider.cli._options import (
     EXIT_STATUS,
     all_flag,
-    common_conditions,
     database_flags,
     dry_run_flag,
     duration,
     json_flag,
     limit_option,
+    message_id,
     open_store,
     payload_flag,
     rate_option,
     redactor_flags,
-    require_selection,
-    row_or_event_id,
     selection_options,
+    take_conditions,
     text,
+    yes_flag,
 )
-from outrider.cli._output import ask, print_json, print_records, progress_bar
-from outrider.cli._show import Found, show
+from outrider.cli._output import confirm, print_json, print_records, progress_bar
+from outrider.cli._show import open_store_and_redactor, print_message
 from outrider.errors import OutboxError
 from outrider.operations import dead_letters
 from outrider.operations.dead_letters import DeadLetterSelection, DeadLetterSummary
+from outrider.storage.decision import DEAD_LETTER_REASONS
 from outrider.storage.fingerprint import LENGTH
 from outrider.storage.store import Store
 
-SHOWN = 20
-"""Messages that a dry run names."""
+DRY_RUN_LIMIT = 20
+"""Messages that a dry run lists."""
 
-LETTER_COLUMNS = {
+DEAD_LETTER_COLUMNS = {
     "id": "id",
     "died": "died_at",
     "type": "event_type",
@@ -63,73 +63,69 @@ GROUP_COLUMNS = {
 
 def _reason(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
     reason = value.replace("-", " ") if value else None
-    if reason not in (None, *dead_letters.REASONS):
-        raise click.BadParameter(f"is one of {', '.join(dead_letters.REASONS)}", ctx, param)
+    if reason not in (None, *DEAD_LETTER_REASONS):
+        raise click.BadParameter(f"must be one of {', '.join(DEAD_LETTER_REASONS)}", ctx, param)
     return reason
 
 
 def _fingerprint(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
     if value is not None and (len(value) != LENGTH or value.strip("0123456789abcdef")):
-        raise click.BadParameter(f"is {LENGTH} hexadecimal digits, as `outrider dead list --grouped` shows", ctx, param)
+        raise click.BadParameter(f"must be {LENGTH} hexadecimal digits: see `outrider dead list --grouped`", ctx, param)
     return value
 
 
 which_dead_letters = selection_options(
-    click.option("--reason", callback=_reason, help=f"why they died: {', '.join(dead_letters.REASONS)}"),
-    click.option(
-        "--fingerprint", callback=_fingerprint, help="one kind of failure: see `outrider dead list --grouped`"
-    ),
-    age="died",
+    click.option("--reason", callback=_reason, help=f"why they were buried: {', '.join(DEAD_LETTER_REASONS)}"),
+    click.option("--fingerprint", callback=_fingerprint, help="kind of failure: see `outrider dead list --grouped`"),
+    age="buried",
 )
 
 
 @click.group(name="dead", epilog=EXIT_STATUS)
 def command() -> None:
-    """Look at messages that were given up, and replay or delete them."""
+    """
+    Show, replay or delete dead letters.
+
+    These are messages that could not be published. The dead letters of consumers are in the broker: see `outrider dlq`.
+    """
 
 
 @command.command(name="list", epilog=EXIT_STATUS)
 @which_dead_letters
-@click.option("--grouped", is_flag=True, help="what went wrong, how often, and a fingerprint to select it by")
+@click.option(
+    "--grouped", is_flag=True, help="group by kind of failure, with a count and a fingerprint to select it by"
+)
 @limit_option()
 @json_flag
 @database_flags
 def list_command(config: str | None, grouped: bool, limit: int, as_json: bool, **given: Any) -> None:
     """
-    Dead letters, the newest first. Payloads are not shown.
+    List dead letters, the newest first.
 
-    With --grouped, failures that differ only in numbers, ids and quoted values are one line. JSON: an object a line.
+    Payloads are not shown. With --grouped, failures that differ only in numbers, ids and quoted values are one line.
+    With --json, each line is one object.
     """
-    selection, flags = _split(given)
-    with open_store(config, flags) as store:
+    selection = _take_selection(given)
+    with open_store(config, given) as store:
         if grouped:
-            groups = dead_letters.groups(store, selection)[:limit]
+            groups = dead_letters.group_by_failure(store, selection)[:limit]
             print_records(GROUP_COLUMNS, (group._asdict() for group in groups), as_json=as_json)
         else:
-            letters = dead_letters.newest_first(store, selection, batch_size=min(limit, dead_letters.BATCH_SIZE))
-            _print_letters(islice(letters, limit), as_json)
+            _print_dead_letters(dead_letters.newest_first(store, selection, limit=limit), as_json)
 
 
 @command.command(name="show", epilog=EXIT_STATUS)
-@click.argument("ident", metavar="ID", type=row_or_event_id)
+@click.argument("ident", metavar="ID", type=message_id)
 @payload_flag
 @json_flag
 @redactor_flags
 def show_command(ident: int | str, config: str | None, with_payload: bool, as_json: bool, **flags: object) -> None:
-    """One dead letter with all its fields, by its id or event_id. The payload is shown as the redactor leaves it."""
-
-    def look_up(store: Store) -> Found | None:
-        found = dead_letters.find(store, _only(ident))
-        return found and (_record(found[0]), found[1])
-
-    show(
-        look_up,
-        f"there is no dead letter {ident}: see `outrider dead list`",
-        config=config,
-        flags=flags,
-        with_payload=with_payload,
-        as_json=as_json,
-    )
+    """Show one dead letter, by its id or event_id. A redactor, if set, redacts the payload."""
+    with open_store_and_redactor(config, flags) as (store, redact):
+        found = dead_letters.find_with_content(store, DeadLetterSelection(ids=[ident]))
+    if found is None:
+        raise OutboxError(f"there is no dead letter {ident}: see `outrider dead list`")
+    print_message(_record(found[0]), found[1], redact, with_payload=with_payload, as_json=as_json)
 
 
 @command.command(name="replay", epilog=EXIT_STATUS)
@@ -143,45 +139,46 @@ def replay_command(
     config: str | None, everything: bool, rate: float | None, dry_run: bool, as_json: bool, **given: Any
 ) -> None:
     """
-    Put dead letters back into the outbox, in their old order, with no attempt spent.
+    Move dead letters back into the outbox.
 
-    A message whose dedup_key is pending again stays a dead letter. Can be interrupted and run again.
+    They keep their order and start with no attempts spent. A message whose dedup_key is pending again stays a dead
+    letter. The command can be interrupted and run again.
     """
-    selection, flags = _split(given, everything=everything)
-    with open_store(config, flags) as store:
+    selection = _take_selection(given, everything=everything)
+    with open_store(config, given) as store:
         if dry_run:
             _preview(store, selection, "would replay", as_json)
             return
         with progress_bar("replaying", lambda: dead_letters.count(store, selection)) as progress:
             result = dead_letters.replay(store, selection, rate=rate, progress=progress)
-    missing = _missing(selection, sum(result))
+    missing = selection.missing(sum(result))
     if as_json:
         print_json({**result._asdict(), "missing": missing})
     else:
         kept = f", kept {result.kept} (a message with the same dedup_key is pending)" if result.kept else ""
         click.echo(f"replayed {result.replayed}{kept}")
-    _complain(missing)
+    _fail_if_missing(missing)
 
 
 @command.command(name="discard", epilog=EXIT_STATUS)
 @which_dead_letters
 @all_flag
-@click.option("--yes", is_flag=True, help="do not ask")
+@yes_flag
 @dry_run_flag
 @json_flag
 @database_flags
 def discard_command(
     config: str | None, everything: bool, yes: bool, dry_run: bool, as_json: bool, **given: Any
 ) -> None:
-    """Delete dead letters for good. Asks first."""
-    selection, flags = _split(given, everything=everything)
-    _discard(selection, flags, config=config, yes=yes, dry_run=dry_run, as_json=as_json)
+    """Delete dead letters for good. Asks for confirmation."""
+    selection = _take_selection(given, everything=everything)
+    _discard(selection, given, config=config, yes=yes, dry_run=dry_run, as_json=as_json)
 
 
 @command.command(name="purge", epilog=EXIT_STATUS)
-@click.option("--older-than", type=duration, required=True, metavar="DURATION", help="died longer ago, such as 30d")
+@click.option("--older-than", type=duration, required=True, metavar="DURATION", help="buried longer ago, such as 30d")
 @click.option("--type", "event_type", type=text(), metavar="GLOB", help="event types, such as 'order.*'")
-@click.option("--yes", is_flag=True, help="do not ask")
+@yes_flag
 @dry_run_flag
 @json_flag
 @database_flags
@@ -194,7 +191,11 @@ def purge_command(
     as_json: bool,
     **flags: object,
 ) -> None:
-    """Delete old dead letters for good. Asks first. The scheduler does it by itself: dead_letter_retention_seconds."""
+    """
+    Delete old dead letters for good. Asks for confirmation.
+
+    The scheduler can do this regularly: see its setting dead_letter_retention_seconds.
+    """
     selection = DeadLetterSelection(event_type=event_type, older_than_seconds=older_than)
     _discard(selection, flags, config=config, yes=yes, dry_run=dry_run, as_json=as_json)
 
@@ -212,55 +213,41 @@ def _discard(
         if dry_run:
             _preview(store, selection, "would discard", as_json)
             return
-        ask(lambda: f"Delete {dead_letters.count(store, selection)} dead letters for good?", yes=yes)
+        confirm(lambda: f"Delete {dead_letters.count(store, selection)} dead letters for good?", yes=yes)
         with progress_bar("discarding", lambda: dead_letters.count(store, selection)) as progress:
             discarded = dead_letters.discard(store, selection, progress=progress)
-    missing = _missing(selection, discarded)
+    missing = selection.missing(discarded)
     if as_json:
         print_json({"discarded": discarded, "missing": missing})
     else:
         click.echo(f"discarded {discarded}")
-    _complain(missing)
+    _fail_if_missing(missing)
 
 
 def _preview(store: Store, selection: DeadLetterSelection, verb: str, as_json: bool) -> None:
     selected = dead_letters.count(store, selection)
-    letters = dead_letters.browse(store, selection, at_most=SHOWN)
+    letters = list(dead_letters.newest_first(store, selection, limit=DRY_RUN_LIMIT))
     if as_json:
         print_json({"dry_run": True, "selected": selected, "newest": [_record(letter) for letter in letters]})
         return
-    click.echo(f"{verb} {selected}" + (f"; the newest {SHOWN}:" if selected > SHOWN else ""))
+    click.echo(f"{verb} {selected}" + (f"; the newest {DRY_RUN_LIMIT}:" if selected > DRY_RUN_LIMIT else ""))
     if letters:
-        _print_letters(letters, as_json)
+        _print_dead_letters(letters, as_json)
 
 
-def _print_letters(letters: Iterable[DeadLetterSummary], as_json: bool) -> None:
-    print_records(LETTER_COLUMNS, map(_record, letters), as_json=as_json)
+def _print_dead_letters(letters: Iterable[DeadLetterSummary], as_json: bool) -> None:
+    print_records(DEAD_LETTER_COLUMNS, map(_record, letters), as_json=as_json)
 
 
 def _record(letter: DeadLetterSummary) -> dict[str, Any]:
     return {**letter._asdict(), "fingerprint": letter.fingerprint}
 
 
-def _only(ident: int | str) -> DeadLetterSelection:
-    return DeadLetterSelection(ids=[ident]) if isinstance(ident, int) else DeadLetterSelection(event_ids=[ident])
+def _take_selection(given: dict[str, Any], *, everything: bool = True) -> DeadLetterSelection:
+    """The selection. The flags of the settings stay in `given`."""
+    return DeadLetterSelection(**take_conditions(given, "reason", "fingerprint", everything=everything))
 
 
-def _split(given: dict[str, Any], *, everything: bool = True) -> tuple[DeadLetterSelection, dict[str, Any]]:
-    """The selection, and the settings' flags, of what click gives a command."""
-    names = ("idents", "event_type", "reason", "fingerprint", "older_than", "newer_than")
-    selected = {name: given.pop(name) for name in names}
-    require_selection(selected, everything)
-    conditions = common_conditions(selected)
-    return DeadLetterSelection(**conditions, reason=selected["reason"], fingerprint=selected["fingerprint"]), given
-
-
-def _missing(selection: DeadLetterSelection, found: int) -> int:
-    """How many of the messages that were named are not there (or not selected by the other conditions)."""
-    named = {*(selection.ids or ()), *(selection.event_ids or ())}
-    return max(0, len(named) - found)
-
-
-def _complain(missing: int) -> None:
+def _fail_if_missing(missing: int) -> None:
     if missing:
-        raise OutboxError(f"{missing} of the messages named are not among the dead letters selected")
+        raise OutboxError(f"{missing} of the given ids are not among the selected dead letters")

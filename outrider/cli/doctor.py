@@ -1,5 +1,5 @@
 """
-`outrider doctor`: a line for everything that an outbox needs, whether it is so, and the remedy where it is not.
+`outrider doctor`: one line for each thing that an outbox needs: is it right, and if not, what to do.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import click
 
 from outrider.cli._options import Number
 from outrider.operations.doctor import DoctorOptions, DoctorSettings, Finding, examine
-from outrider.operations.doctor.roles import jobs, needs
+from outrider.operations.doctor.roles import jobs_of, required_grants
 from outrider.runtime.command import settings_flags
 from outrider.settings.loading import load_settings
 
@@ -36,7 +36,7 @@ def _jobs_and_roles(
     values: tuple[str, ...],
 ) -> dict[str, str]:
     roles = dict(value.partition("=")[::2] for value in values)
-    known = jobs(needs())
+    known = jobs_of(required_grants())
     if wrong := [job for job, role in roles.items() if job not in known or not role]:
         raise click.BadParameter(f"{wrong[0]!r} must be JOB=ROLE, with JOB one of {', '.join(known)}")
     return roles
@@ -50,14 +50,14 @@ def _jobs_and_roles(
     multiple=True,
     metavar="JOB=ROLE",
     callback=_jobs_and_roles,
-    help="whose grants are examined for a job of sql/roles.sql, where the role is not called outbox_JOB; repeatable",
+    help="role that does a job of sql/roles.sql, if it is not called outbox_JOB; can be repeated",
 )
 @click.option(
     "--exchange",
     "exchanges",
     multiple=True,
     metavar="NAME",
-    help="an exchange that must exist, beside those of pending rows; repeatable",
+    help="exchange that must exist, besides those of pending rows; can be repeated",
 )
 @click.option(
     "--longest-transaction",
@@ -65,9 +65,9 @@ def _jobs_and_roles(
     default=300,
     show_default=True,
     metavar="SECONDS",
-    help="warn of transactions that have been open for longer",
+    help="warn of transactions that have been open for longer than this",
 )
-@click.option("--strict", is_flag=True, help="warnings count as failures")
+@click.option("--strict", is_flag=True, help="treat warnings as failures")
 @click.option("--json", "as_json", is_flag=True, help="print one JSON object: ok, failed, warnings, findings")
 def command(
     config: str | None,
@@ -79,13 +79,14 @@ def command(
     **flags: object,
 ) -> None:
     """
-    Examine the database, the replication slot, the tables, the roles, the services and the broker.
+    Check everything that an outbox needs.
 
-    One line for each check: ok, warning or failed, what was found, and the remedy. Nothing is changed. The broker is
-    examined where broker_url is set. Any role can ask; what it may not see is a warning, and the observer role of
-    sql/roles.sql sees everything.
+    Checks the database, the replication slot, the tables, the roles, the services and the broker. Prints one line for
+    each check: ok, warning or failed, what was found, and what to do. Changes nothing. The broker is checked if
+    broker_url is set. Any role can run it: what the role may not read is reported as a warning, and the observer role
+    of sql/roles.sql may read everything.
 
-    Exit status: 0 nothing failed, 1 something did (with --strict: or there is a warning), 2 wrong settings or usage.
+    Exit status: 0 no check failed; 1 a check failed (with --strict: or gave a warning); 2 wrong settings or usage.
     """
     settings = load_settings(DoctorSettings, flags, config_file=config)
     findings = []

@@ -1,5 +1,5 @@
 """
-`outrider replay`: send events of the log, or delivered messages of the archive, once more.
+`outrider replay`: publish events of the event log, or delivered messages of the archive, once more.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from outrider.cli._options import (
     all_flag,
     database_flags,
     dry_run_flag,
-    duration_or_instant,
+    duration_or_time,
     json_flag,
     open_store,
     rate_option,
@@ -21,9 +21,9 @@ from outrider.cli._options import (
 )
 from outrider.cli._output import print_json, print_records, progress_bar
 from outrider.operations import replay
-from outrider.operations.replay import Replayable, ReplaySelection
-from outrider.operations.selection import LARGEST_ID
-from outrider.storage.message import moment
+from outrider.operations.message_selection import LARGEST_ID
+from outrider.operations.replay import ReplayableType, ReplaySelection
+from outrider.storage.server_time import to_datetime
 from outrider.storage.store import Store
 
 COLUMNS = {"type": "event_type", "messages": "messages", "first": "first_at", "last": "last_at"}
@@ -34,29 +34,32 @@ COLUMNS = {"type": "event_type", "messages": "messages", "first": "first_at", "l
     "--stream",
     type=text(),
     metavar="STREAM",
-    help="of one stream, such as order:42; with --archive: of one ordering key",
+    help="one stream, such as order:42; with --archive: one ordering key",
 )
-@click.option("--after", type=click.IntRange(0, LARGEST_ID), metavar="VERSION", help="after this version of the stream")
+@click.option(
+    "--after", type=click.IntRange(0, LARGEST_ID), metavar="VERSION", help="only later versions of the stream"
+)
 @click.option("--type", "event_type", type=text(), metavar="GLOB", help="event types, such as 'order.*'")
 @click.option(
     "--since",
-    type=duration_or_instant,
+    type=duration_or_time,
     metavar="WHEN",
-    help="appended (with --archive: delivered) since then: 2h, 2026-01-31T12:00Z",
+    help="appended (with --archive: delivered) since: 2h ago, or 2026-01-31T12:00Z",
 )
-@click.option(
-    "--until", type=duration_or_instant, metavar="WHEN", help="appended (with --archive: delivered) before then"
-)
+@click.option("--until", type=duration_or_time, metavar="WHEN", help="appended (with --archive: delivered) before")
 @all_flag
-@click.option("--archive", is_flag=True, help="messages of outbox_archive instead of events of streams")
+@click.option("--archive", is_flag=True, help="replay messages of outbox_archive instead of events of streams")
 @click.option(
     "--exchange",
     type=text(0, 255),
     metavar="TEXT",
-    help="where they go; must be given for events: the log does not know where they went ('': the default exchange)",
+    help="exchange to publish to ('': the default exchange); required for events, because the log does not record it",
 )
 @click.option(
-    "--routing-key", type=text(0, 255), metavar="TEXT", help="default: the event type; with --archive: as it was"
+    "--routing-key",
+    type=text(0, 255),
+    metavar="TEXT",
+    help="default: the event type; with --archive: the original routing key",
 )
 @rate_option
 @dry_run_flag
@@ -79,30 +82,31 @@ def command(
     **flags: object,
 ) -> None:
     """
-    Send events of the log, or delivered messages of the archive, once more.
+    Publish events or delivered messages once more.
 
-    They enter the outbox as new messages with their old event_id and the header `replayed`, in their old order. What is
-    appended or delivered meanwhile is not replayed. Do not run it twice for the same selection: it sends twice.
+    Events come from the log of event streams, delivered messages (--archive) from the table outbox_archive. They enter
+    the outbox as new messages with their old event_id and the header `replayed`, in their old order. Events appended
+    and messages delivered after the start are not replayed. Running it twice publishes everything twice.
     """
     if not everything and stream is None and event_type is None and since is None and until is None:
-        raise click.UsageError("say what to replay: --stream, --type, --since or --until; or --all")
+        raise click.UsageError("select what to replay: --stream, --type, --since or --until; or give --all")
     if after is not None and (stream is None or archive):
-        raise click.UsageError("--after is a version of a --stream of the log")
+        raise click.UsageError("--after needs --stream, and cannot be used with --archive")
     if exchange is None and not (archive or dry_run):
-        raise click.UsageError("say --exchange: the log does not know where its events went")
+        raise click.UsageError("give --exchange: the event log does not record the exchange of an event")
     with open_store(config, flags) as store:
         selection = ReplaySelection(
             archive=archive,
             stream=stream,
             event_type=event_type,
-            since=_instant(store, since),
-            until=_instant(store, until),
+            since=_to_datetime(store, since),
+            until=_to_datetime(store, until),
             after=after or 0,
         )
         if dry_run:
-            _preview(replay.survey(store, selection), as_json)
+            _preview(replay.count_by_type(store, selection), as_json)
             return
-        with progress_bar("replaying", lambda: _total(replay.survey(store, selection))) as progress:
+        with progress_bar("replaying", lambda: _total(replay.count_by_type(store, selection))) as progress:
             replayed = replay.replay(
                 store, selection, exchange=exchange, routing_key=routing_key, rate=rate, progress=progress
             )
@@ -112,7 +116,7 @@ def command(
         click.echo(f"replayed {replayed}")
 
 
-def _preview(found: list[Replayable], as_json: bool) -> None:
+def _preview(found: list[ReplayableType], as_json: bool) -> None:
     if as_json:
         print_json({"dry_run": True, "selected": _total(found), "types": [kind._asdict() for kind in found]})
         return
@@ -121,12 +125,12 @@ def _preview(found: list[Replayable], as_json: bool) -> None:
         print_records(COLUMNS, (kind._asdict() for kind in found), as_json=False)
 
 
-def _total(found: list[Replayable]) -> int:
+def _total(found: list[ReplayableType]) -> int:
     return sum(kind.messages for kind in found)
 
 
-def _instant(store: Store, given: float | datetime | None) -> datetime | None:
-    """A duration is so long ago, by the database's clock."""
+def _to_datetime(store: Store, given: float | datetime | None) -> datetime | None:
+    """A duration counts back from the database's clock."""
     if given is None or isinstance(given, datetime):
         return given
-    return moment(store.server_clock()) - timedelta(seconds=given)
+    return to_datetime(store.server_clock()) - timedelta(seconds=given)

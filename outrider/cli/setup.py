@@ -1,7 +1,7 @@
 """
-`outrider setup`: make the tables, the publication and the slot, as far as they are missing; say what was done.
+`outrider setup`: create what is missing of the tables, the publication and the slot, and print what was done.
 
-Safe to run again and at once with another. Nothing is run when the plan meets an obstacle.
+It can be run again, and several may run at the same time. If the plan finds an obstacle, nothing is run.
 """
 
 from __future__ import annotations
@@ -10,16 +10,18 @@ import click
 from pydantic import Field
 
 from outrider.cli._options import Number
-from outrider.operations.setup import Target, apply_step, as_script, plan_setup, read_facts
+from outrider.cli._setup_steps import run_steps
+from outrider.operations.setup import Target, as_script, plan_setup, read_facts
 from outrider.runtime.command import settings_flags
+from outrider.settings.database import DatabaseSettings
 from outrider.settings.loading import load_settings
-from outrider.settings.models import DatabaseSettings
+from outrider.storage.connection import connect
 from outrider.storage.sql_files import migrations
-from outrider.storage.store import Store, connect
+from outrider.storage.store import Store
 
 
 class SetupSettings(DatabaseSettings):
-    """Where the outbox is, and what its slot is to be."""
+    """Where the outbox is, and the kind of its slot."""
 
     failover_slot: bool = Field(default=False, description="create the slot with failover = true (PostgreSQL 17+)")
 
@@ -30,18 +32,18 @@ class SetupSettings(DatabaseSettings):
     "--handover-after",
     type=Number(min=0, max=86_400),
     metavar="SECONDS",
-    help="how long a new row is the relay's before the scheduler may take it; default: as it is (at first 30)",
+    help="how long a new row belongs to the relay before the scheduler may claim it; default: unchanged (initially 30)",
 )
 @click.option(
     "--polling-only",
     is_flag=True,
-    help="no publication and no slot: the scheduler delivers everything (handover after 0 s unless told otherwise)",
+    help="create no publication and no slot: the scheduler delivers everything (sets --handover-after 0 by default)",
 )
-@click.option("--dry-run", is_flag=True, help="print the SQL that is missing, for psql, and change nothing")
+@click.option("--dry-run", is_flag=True, help="print the SQL that would run, for psql, and change nothing")
 def command(
     config: str | None, handover_after: float | None, polling_only: bool, dry_run: bool, **flags: object
 ) -> None:
-    """Make the tables, the publication and the replication slot. Can be run again at any time."""
+    """Create the tables, the publication and the slot. Can be run again at any time."""
     settings = load_settings(SetupSettings, flags, config_file=config)
     target = Target(
         schema=settings.schema_name,
@@ -57,11 +59,4 @@ def command(
         if dry_run:
             click.echo(as_script(plan), nl=False)
             return
-        for step in plan:
-            click.echo(f"{step.what}: ", nl=False)  # before it is done: a slot waits for running transactions
-            try:
-                outcome = apply_step(store, step)
-            except BaseException:
-                click.echo("failed")
-                raise
-            click.echo(outcome)
+        run_steps(store, plan)

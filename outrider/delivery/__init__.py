@@ -1,4 +1,4 @@
-"""Delivery: from rows to a broker's confirmations. See publisher.py for the contract."""
+"""Delivery: publishing rows to a broker, and the outcome of each. See publisher.py for the contract."""
 
 from outrider.delivery.outcome import Outcome
 from outrider.delivery.publisher import Publisher, open_publisher

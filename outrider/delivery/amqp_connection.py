@@ -1,21 +1,21 @@
 """
-AmqpConnection: one live AMQP connection. Frames in, frames out; it knows nothing of messages.
+AmqpConnection: one open AMQP connection that reads and writes frames without blocking. It does not know messages.
 
-py-amqp does the protocol. What is different here is when bytes move:
+py-amqp implements the protocol. This module replaces its socket calls:
 
-- the socket never blocks;
-- outgoing frames gather in a buffer (`put`) and leave in one socket write (`flush`), as far as the socket takes them:
-  the rest leaves later, and in front of whatever py-amqp sends of its own;
-- incoming frames are read as far as they have arrived (`read`), in large pieces, where py-amqp asks the socket three
-  times for each frame. After `read` no complete frame is left in any buffer, neither py-amqp's nor TLS's, so that
-  waiting for the socket to become readable misses nothing;
-- a confirm, which nearly every incoming frame is, goes straight to whom it concerns;
-- where py-amqp itself waits for an answer or for room, the wait is bounded (`limit_waits`).
+- the socket is non-blocking;
+- outgoing frames are buffered (`put`) and written in one system call (`flush`), as far as the socket takes them. The
+  rest is written later, before anything that py-amqp sends itself;
+- incoming frames are read as far as they have arrived (`read`), in large pieces; py-amqp would make three system calls
+  for each frame. After `read` no complete frame is left in a buffer, neither py-amqp's nor TLS's, so a select() on the
+  socket misses nothing;
+- a confirm, which nearly every incoming frame is, goes directly to its channel's callback;
+- where py-amqp itself waits for a reply or for the socket, the wait is limited (`limit_waits`).
 
-A channel that the broker closes is not reopened in the middle of reading, as py-amqp would: `ConfirmChannel` notes the
-reason, and its owner acts on it later. So dispatching a frame of such a channel does no I/O.
+py-amqp would reopen a channel that the broker closed, in the middle of reading. `ConfirmChannel` stores the reason
+instead, and PublishChannel's owner reopens it later, so dispatching a frame does no I/O.
 
-This is the border to untyped code: the Any stay here.
+py-amqp and kombu are untyped: the values of type Any stay in this module.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from kombu.transport import pyamqp
 
 from outrider.failures import outage
 
-# py-amqp slices its buffer for every frame: larger pieces would cost more in copies than they save in calls.
+# py-amqp slices its buffer for every frame: larger pieces would cost more for copies than they save in system calls.
 READ_BYTES = 4096
 CLOSE_SECONDS = 1.0
 _NOT_NOW = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
@@ -48,7 +48,7 @@ OnAck = Callable[[int, bool], None]
 
 
 class ConfirmChannel(pyamqp.Channel):  # type: ignore[misc]  # untyped
-    """A channel in confirm mode. Set `events` for its answers; `closed_with` is why the broker closed it."""
+    """A channel in confirm mode. `closed_with` is why the broker closed it; py-amqp calls its `events` for the rest."""
 
     closed_with: Exception | None = None
 
@@ -78,7 +78,7 @@ class _Connection(pyamqp.Connection):  # type: ignore[misc]  # untyped
             self.blocked_reason = None
         elif method_sig == spec.Connection.Close:
             (code, text, class_id, method_id), _ = loads("BsBB", payload, 4)
-            # The broker may be gone already: that must not hide why.
+            # The broker may have closed the socket already: that error must not hide its reason.
             with suppress(OSError):
                 self.send_method(spec.Connection.CloseOk)
             raise error_for_code(code, text, (class_id, method_id), ConnectionError)
@@ -87,14 +87,14 @@ class _Connection(pyamqp.Connection):  # type: ignore[misc]  # untyped
 
 
 class AmqpConnection:
-    """A connection that is open from the start, and useless after the first exception."""
+    """Open from the start, and unusable after the first exception: then call `abandon`."""
 
     def __init__(self, client: Any) -> None:
-        """Connect as the kombu `client` says. Raises what py-amqp and the socket raise."""
+        """Connect with the settings of the kombu `client`. Raises what py-amqp and the socket raise."""
         transport = client.transport
         transport.Connection = _Connection
         self._connection = transport.establish_connection()
-        # Taken once: py-amqp's attributes of the same names would silently connect again after a loss.
+        # Read once: after a loss py-amqp's properties of the same names would silently connect again.
         self._transport = self._connection.transport
         self._dispatch: Callable[[Any], Any] = self._connection.on_inbound_frame
         self._on_ack: dict[int, OnAck] = {}
@@ -111,7 +111,7 @@ class AmqpConnection:
         self._last_sent = monotonic()
 
     def limit_waits(self, timeout_seconds: float) -> None:
-        """How long py-amqp may wait for an answer, or to get rid of something; the connect timeout at first."""
+        """Limit how long py-amqp may wait for a reply or for the socket; before, it is the connect timeout."""
         self._timeout_seconds = timeout_seconds
 
     @property
@@ -129,11 +129,11 @@ class AmqpConnection:
         return number
 
     def put(self, *frames: bytes) -> None:
-        """Frames, or pieces of them, that leave with the next flush."""
+        """Buffer frames, or pieces of them, for the next flush."""
         self._buffer += frames
 
     def flush(self) -> None:
-        """Write what is buffered, as far as the socket takes it."""
+        """Write the buffer, as far as the socket takes it."""
         unsent = self._unsent
         if self._buffer:
             if not unsent:
@@ -153,15 +153,15 @@ class AmqpConnection:
 
     @property
     def wants_write(self) -> bool:
-        """Whether something waits for the socket to become writable; then call `flush`."""
+        """Whether unsent bytes wait for the socket to become writable; then call `flush`."""
         return bool(self._unsent)
 
     def stuck_seconds(self) -> float:
-        """For how long the socket has taken nothing of what is unsent."""
+        """For how long the socket has taken none of the unsent bytes."""
         return monotonic() - self._last_sent if self._unsent else 0.0
 
     def read(self) -> None:
-        """Dispatch every frame that has arrived. What came before a loss is dispatched before the loss is raised."""
+        """Dispatch every frame that has arrived, and raise the loss of the connection after that."""
         frames = []
         loss: Exception | None = None
         read_frame = self._transport.read_frame
@@ -177,7 +177,7 @@ class AmqpConnection:
         for frame in frames:
             kind, channel, payload = frame
             if kind == _METHOD_FRAME and channel in self._on_ack and payload.startswith(_BASIC_ACK):
-                self._connection.bytes_recv += 1  # a sign of life, as py-amqp counts them
+                self._connection.bytes_recv += 1  # py-amqp's heartbeat check compares it
                 tag, multiple = _ACK_ARGUMENTS.unpack_from(payload, len(_BASIC_ACK))
                 self._on_ack[channel](tag, bool(multiple))
             else:
@@ -186,7 +186,7 @@ class AmqpConnection:
             raise loss
 
     def wait(self, timeout_seconds: float) -> None:
-        """Until something arrives, or what is unsent can be sent."""
+        """Wait until something arrives, or until unsent bytes can be written."""
         self._poll(select.POLLIN | (select.POLLOUT if self._unsent else 0), timeout_seconds)
 
     def open_confirm_channel(self, on_ack: OnAck) -> ConfirmChannel:
@@ -194,7 +194,7 @@ class AmqpConnection:
         channel.open()
         channel.confirm_select()
         self._on_ack[channel.channel_id] = on_ack
-        channel.events["basic_ack"].add(on_ack)  # for what arrives while py-amqp itself waits for something
+        channel.events["basic_ack"].add(on_ack)  # for confirms that arrive while py-amqp itself waits for a reply
         return channel
 
     def open_channel(self) -> Any:
@@ -202,13 +202,13 @@ class AmqpConnection:
         return self._connection.channel()
 
     def confirm_close(self, channel: ConfirmChannel) -> None:
-        """Answer the broker's close of a channel, which frees the channel's number."""
+        """Answer the broker's close of a channel, so that its number can be used again."""
         self._on_ack.pop(channel.channel_id, None)
         channel.send_method(spec.Channel.CloseOk)
         channel.collect()
 
     def heartbeat(self) -> None:
-        # A blocked broker does not read, nor does it expect heartbeats; and what waits to be sent is as good as one.
+        # A blocked broker neither reads nor expects heartbeats, and unsent bytes do the job of a heartbeat.
         if self.blocked is None and not self._unsent:
             try:
                 self._connection.heartbeat_tick()
@@ -216,7 +216,7 @@ class AmqpConnection:
                 raise outage("HeartbeatMissed", "the broker was silent for two heartbeat intervals") from error
 
     def close(self) -> None:
-        """Take leave of the broker if it listens. Never raises."""
+        """Send connection.close, unless the broker is blocked, and close the socket. Never raises."""
         with suppress(Exception):
             if self.blocked is None:
                 self._timeout_seconds = CLOSE_SECONDS
@@ -235,9 +235,9 @@ class AmqpConnection:
 
     def _receive(self, size: int) -> bytes:
         """
-        In place of `socket.recv`: py-amqp keeps what it did not ask for, in the same buffer.
+        Replaces py-amqp's `socket.recv`. It may return more than `size`: py-amqp keeps the rest in its buffer.
 
-        "Nothing there" becomes TimeoutError, on which py-amqp puts a torn frame back; on EAGAIN it would spin.
+        Raises TimeoutError when nothing has arrived: py-amqp then keeps a partial frame. On EAGAIN it would loop.
         """
         deadline = monotonic() + self._timeout_seconds if self._may_wait else 0.0
         size = max(size, READ_BYTES)
@@ -248,13 +248,13 @@ class AmqpConnection:
                 if not self._may_wait or not self._poll(select.POLLIN, max(0.0, deadline - monotonic())):
                     break
             else:
-                # Less than asked for means that there is no more. TLS hands out record by record.
+                # Less than asked for means that nothing is left. TLS returns one record at a time.
                 self._emptied = not self._may_wait and not self._over_tls and 0 < len(data) < size
                 return data
         raise TimeoutError("no answer in time")
 
     def _write_all(self, data: bytes) -> None:
-        """In place of `socket.sendall`, for what py-amqp sends of its own, which must not overtake what is unsent."""
+        """Replaces py-amqp's `socket.sendall`. What py-amqp sends itself is written after the unsent bytes."""
         self.put(bytes(data))
         deadline = monotonic() + self._timeout_seconds
         self.flush()

@@ -1,12 +1,12 @@
 """
-Turn a row into what goes on the wire: exchange, routing key, headers, properties and body.
+Convert a row to a broker message: exchange, routing key, headers and properties.
 
-Pure: no connection, no clock (`now` is the database's, as everywhere). What depends on the moment of sending is worked
-out here: the time a message has left to live, and the delay that Celery's native delayed delivery bakes into the
-routing key. A row that is not a message raises UndecodableMessage, whose text names the field and never its value.
+Pure: no connection, no clock (`now` is the server time). Two things depend on the time of sending: what is left of the
+time to live, and the delay that Celery's native delayed delivery encodes in the routing key. A row that cannot be
+converted raises UndecodableMessage, whose text names the column or property and does not quote its value.
 
 Names are kombu's and AMQP's. Properties that AMQP does not know (Celery passes its stamps there) are kept: kombu's
-other transports carry them, py-amqp leaves them out, just as without an outbox.
+other transports carry them, and py-amqp leaves them out, as without an outbox.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from typing import Any, NamedTuple
 from kombu.utils import json as kombu_json
 
 from outrider.errors import UndecodableMessage
-from outrider.storage.message import Message, instant
+from outrider.storage.message import Message
+from outrider.storage.server_time import from_datetime, to_unix_seconds
 
-POSTGRES_EPOCH_IN_UNIX_SECONDS = 946_684_800
 PERSISTENT = 2
 LOG_CONTEXT_HEADER = "log_context"
-# The longest time to live that RabbitMQ takes, some 50 days. What lives longer is sent without.
+# The longest time to live that RabbitMQ accepts, about 50 days. A message with a longer one is sent without.
 MAX_EXPIRATION_MILLISECONDS = 2**32 - 1
-# 28 bits are what the delay exchanges can express, some 8 years.
+# The delay exchanges have 28 bits, about 8 years.
 MAX_DELAY_SECONDS = 2**28 - 1
 
 _PROPERTY_TYPES: Mapping[str, type | tuple[type, ...]] = {
@@ -52,7 +52,7 @@ _DELAY_BITS = re.compile(r"^(?:[01]\.){28}")
 
 
 class BrokerMessage(NamedTuple):
-    """A message as a broker gets it."""
+    """A message as the broker gets it; the body is the row's payload."""
 
     exchange: str
     routing_key: str
@@ -62,7 +62,7 @@ class BrokerMessage(NamedTuple):
 
 
 def to_broker_message(message: Message, now: int) -> BrokerMessage:
-    """What to send at `now` (microseconds, the database's clock). Raises UndecodableMessage."""
+    """The message to send at `now` (server time). Raises UndecodableMessage."""
     headers = parse_object(message.headers, "headers")
     properties: dict[str, Any] = {
         "content_type": message.content_type,
@@ -70,11 +70,11 @@ def to_broker_message(message: Message, now: int) -> BrokerMessage:
         "delivery_mode": PERSISTENT,
         "message_id": message.event_id,
         "type": message.event_type,
-        "timestamp": message.created_at // 1_000_000 + POSTGRES_EPOCH_IN_UNIX_SECONDS,
+        "timestamp": to_unix_seconds(message.created_at),
     }
     given = parse_object(message.properties, "properties")
     if given:
-        _take(given, properties)
+        _set_given(given, properties)
     if message.expires_at is not None or "expiration" in properties:
         _set_expiration(properties, message, now)
     if message.context is not None:
@@ -96,23 +96,23 @@ def parse_object(text: str | bytes, column: str) -> dict[str, Any]:
 
 
 def parse_json(text: str | bytes, column: str) -> Any:
-    """The JSON value of a column, with the types that kombu's encoder marks (UUIDs, instants, decimals, bytes)."""
+    """The JSON value of a column, with the types that kombu's encoder marks (UUIDs, datetimes, decimals, bytes)."""
     try:
         if isinstance(text, bytes):
             text = text.decode()
         if "__type__" in text:
             return kombu_json.loads(text)
         if text.startswith("{") and text.endswith("}"):
-            # The server has checked that it is JSON: spared is the search for blanks around it.
+            # The server has checked that it is JSON: skip the search for surrounding white space.
             return _decode_json(text)[0]
         return json.loads(text)
     except Exception as error:
-        # Whatever a malformed marker makes kombu's decoders raise: the row is to blame.
+        # kombu's decoders raise many types for a malformed marker. The row is the cause in any case.
         raise UndecodableMessage(f"{column} does not decode: {type(error).__name__}") from error
 
 
-def _take(given: dict[str, Any], properties: dict[str, Any]) -> None:
-    """Overlay the row's own properties; null means not given."""
+def _set_given(given: dict[str, Any], properties: dict[str, Any]) -> None:
+    """Set the row's own properties over the defaults; null means not given."""
     for name, value in given.items():
         if value is None:
             continue
@@ -125,7 +125,7 @@ def _take(given: dict[str, Any], properties: dict[str, Any]) -> None:
 
 
 def _add_log_context(headers: dict[str, Any], context: str | bytes) -> None:
-    """Consumers bind it around their work. Text that is no context must not keep a good message from being sent."""
+    """Consumers add it to their logs. A malformed context is left out: the message is sent without it."""
     try:
         log_context = json.loads(context)
     except (ValueError, RecursionError):
@@ -135,7 +135,7 @@ def _add_log_context(headers: dict[str, Any], context: str | bytes) -> None:
 
 
 def _is_text(value: str) -> bool:
-    """JSON can hold a lone surrogate; py-amqp would send it, and fail to read it when the message is returned."""
+    """False for a lone surrogate, which JSON allows: py-amqp would send it and fail to read a returned message."""
     try:
         return value.isascii() or bool(value.encode())
     except UnicodeEncodeError:
@@ -143,7 +143,7 @@ def _is_text(value: str) -> bool:
 
 
 def _set_expiration(properties: dict[str, Any], message: Message, now: int) -> None:
-    """What is left of the time to live: messages age in the outbox too."""
+    """Set what is left of the time to live after the time in the outbox."""
     left = math.inf
     if (seconds := properties.pop("expiration", None)) is not None:
         if math.isnan(seconds):
@@ -157,12 +157,12 @@ def _set_expiration(properties: dict[str, Any], message: Message, now: int) -> N
 
 def _delayed_route(exchange: str, routing_key: str, eta: object, now: int) -> tuple[str, str]:
     """
-    Where a message goes whose delay Celery baked into the routing key (native delayed delivery).
+    The route of a message whose delay Celery encoded in the routing key (native delayed delivery).
 
-    The delay is what is left until the eta. When nothing is left, Celery would use the original exchange, which the row
-    no longer names; the delivery exchange, where every delay ends, leads there by the original routing key.
+    The delay is what is left until the eta. When nothing is left, Celery would use the original exchange, which is not
+    in the row. The delivery exchange, where every delay ends, routes to it by the original routing key.
     """
-    # Imported here: kombu has it since 5.5, and few rows need it.
+    # Imported here: only kombu 5.5 and later has it, and few rows need it.
     from kombu.transport.native_delayed_delivery import CELERY_DELAYED_DELIVERY_EXCHANGE, calculate_routing_key
 
     delayed = _DELAY_EXCHANGE.match(exchange)
@@ -182,4 +182,4 @@ def _parse_eta(eta: object) -> int | None:
         moment = eta if isinstance(eta, datetime) else datetime.fromisoformat(str(eta))
     except ValueError:
         return None
-    return instant(moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC))
+    return from_datetime(moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC))

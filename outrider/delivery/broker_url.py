@@ -1,9 +1,9 @@
 """
-Broker URLs: read with kombu, so that they mean here what they mean to Celery.
+Parse broker URLs with kombu, so that they mean the same as to Celery.
 
-The outcome is a list of kombu `Connection` objects, not yet connected, one for each host of the URL: what a URL says
-about host, credentials, vhost and TLS is in them. A URL that is unusable raises SettingsError, which does not repeat
-it: kombu's own messages can quote a part of a mistyped password.
+The result is one kombu `Connection` for each host of the URL, not yet connected, with host, credentials, vhost and TLS
+options. An unusable URL raises SettingsError, which does not repeat the URL: kombu's own messages can quote a part of a
+mistyped password.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _MALFORMED = (
 
 
 def transport_of(broker_url: str) -> str:
-    """The kombu name of a URL's transport."""
+    """kombu's name of the URL's transport."""
     scheme, separator, _ = broker_url.partition("://")
     transport = scheme.partition("+")[0]
     if not separator or not transport.isidentifier():
@@ -50,7 +50,7 @@ def kombu_clients(
     heartbeat_seconds: int,
     tls: TlsOptions,
 ) -> list[Any]:
-    """One kombu Connection for each host of the URL, with our timeouts."""
+    """One kombu Connection for each host of the URL, with these timeouts."""
     for file in (tls.ca_file, tls.certificate_file, tls.key_file):
         if file is not None and not Path(file).is_file():
             raise SettingsError(f"TLS file {file} does not exist")
@@ -59,7 +59,7 @@ def kombu_clients(
         transport = transport_of(url)
         options: dict[str, Any] = {"connect_timeout": connect_timeout_seconds}
         if transport in AMQP_TRANSPORTS:
-            # Named, because kombu would take librabbitmq for amqp:// where that is installed.
+            # Set explicitly: kombu would use librabbitmq for amqp:// where that is installed.
             options["transport"] = "amqps" if transport == "amqps" else "pyamqp"
             options["heartbeat"] = heartbeat_seconds
             options["transport_options"] = _amqp_options(send_timeout_seconds)
@@ -78,12 +78,12 @@ def kombu_clients(
             if client.ssl != options["ssl"]:
                 raise SettingsError("broker_url has ssl_ options, which amqps:// does not take: use the TLS settings")
             if tls.verify:
-                client.ssl["server_hostname"] = client.hostname  # without it py-amqp verifies no name
+                client.ssl["server_hostname"] = client.hostname  # without it py-amqp does not verify the name
     return clients
 
 
 def address_of(client: Any) -> str:
-    """Host and port for error messages: never the credentials."""
+    """Host and port for error messages, without credentials."""
     port = f":{client.port}" if client.port else ""
     return f"{client.hostname or 'localhost'}{port}"
 
@@ -91,7 +91,7 @@ def address_of(client: Any) -> str:
 def _client(url: str, options: dict[str, Any]) -> Any:
     try:
         client = Connection(url, **options)
-        client.transport_cls  # noqa: B018  loads the transport's module, and so finds a missing library now
+        client.transport_cls  # noqa: B018  imports the transport, so that a missing library is found now
     except ImportError as error:
         raise SettingsError(f"broker_url needs a library that is not installed: {error}") from None
     except (KeyError, TypeError, ValueError):
@@ -102,7 +102,7 @@ def _client(url: str, options: dict[str, Any]) -> Any:
 def _amqp_options(send_timeout_seconds: float) -> dict[str, Any]:
     options: dict[str, Any] = {"client_properties": {"connection_name": CONNECTION_NAME, "product": CONNECTION_NAME}}
     if hasattr(socket, "TCP_USER_TIMEOUT"):
-        # py-amqp's own is one second: too short for a broker that pauses, and for one that is blocked.
+        # py-amqp's default is one second: too short for a broker that pauses or is blocked.
         options["socket_settings"] = {socket.TCP_USER_TIMEOUT: int(send_timeout_seconds * 1000)}
     return options
 

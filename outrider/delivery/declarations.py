@@ -1,9 +1,9 @@
 """
-The queues (and exchanges) that a row wants declared before it is sent.
+Declare the queues and exchanges of a row's `declarations` column before the row is sent.
 
-A row's `declarations` is a JSON array of what kombu's `Queue.as_dict(recurse=True)` gives, less what equals kombu's
-defaults; bindings are objects with an exchange, a routing key and arguments. An object with a `type` is an exchange.
-`Declared` remembers, by the raw text, what was declared on one connection: declaring costs a round trip.
+The column is a JSON array of what kombu's `Queue.as_dict(recurse=True)` returns, without values that equal kombu's
+defaults. Bindings are objects with an exchange, a routing key and arguments. An object with a `type` is an exchange.
+`Declared` remembers which texts were declared on a connection, because declaring takes a round trip.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from kombu import Exchange, Queue, binding
 from outrider.delivery.broker_message import parse_json
 from outrider.errors import UndecodableMessage
 
-# Rows of rpc:// producers name a reply queue of their own: the memory of declarations must not grow without bound.
+# Each rpc:// producer declares a reply queue of its own, so the number of texts is limited.
 MAX_REMEMBERED = 10_000
 
 
 class Declared:
-    """What was declared on the present connection."""
+    """The texts that were declared on the present connection."""
 
     def __init__(self) -> None:
         self._texts: set[str | bytes] = set()
@@ -34,7 +34,7 @@ class Declared:
         self._texts.add(text)
 
     def forget(self, text: str | bytes) -> None:
-        """The broker lost it (a queue was deleted): declare it again next time."""
+        """Declare it again next time: its queue may have been deleted."""
         self._texts.discard(text)
 
     def clear(self) -> None:
@@ -42,7 +42,7 @@ class Declared:
 
 
 def declare(text: str | bytes, channel: Any) -> None:
-    """Declare all of it on a kombu channel. Raises what the broker answers, and UndecodableMessage."""
+    """Declare everything in the text on a kombu channel. Raises the broker's error, or UndecodableMessage."""
     for each in parse_declarations(text):
         each.declare(channel=channel)
 

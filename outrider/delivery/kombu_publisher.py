@@ -1,15 +1,16 @@
 """
-KombuPublisher: any other transport of kombu's, such as Redis and Valkey, SQS, or memory for tests.
+KombuPublisher: kombu's other transports, such as Redis and Valkey, SQS, or memory for tests.
 
-These brokers answer at once: when `publish` returns, every outcome is ready for `collect`. On Redis (with kombu 5.7) a
-whole batch goes out in one pipeline, and each command's own answer decides about its message; elsewhere, and on Redis
-with an older kombu, messages go one by one, and a fanout without listeners goes unnoticed.
+These transports have no non-blocking send: `publish` only stores the messages, and `do_blocking_work` sends up to
+PIPELINE_MESSAGES of them and reads the answers. On Redis (with kombu 5.7) they go out in one pipeline, and each
+command's own answer decides about its message. Elsewhere, and on Redis with an older kombu, they go one by one, and a
+fanout without listeners is not noticed.
 
-An unroutable message fails here as it does with AMQP, though kombu's virtual transports would drop it without a word:
-a message to a named exchange with no matching binding, to the default exchange without a queue's name, or to a Redis
-fanout that nobody listens to. Bindings come from the row's `declarations` or from whoever declared them before; the
-types of exchanges are known only to the connection that declared them, so that rows for topic and fanout exchanges need
-declarations. On Redis a queue is a list that need not exist: the default exchange always accepts.
+An unroutable message fails here as it does with AMQP, although kombu's virtual transports would drop it: a message to a
+named exchange without a matching binding, to the default exchange without a queue's name, or to a Redis fanout without
+listeners. Bindings come from the row's `declarations`, or were declared by another client before. Only the connection
+that declared an exchange knows its type, so rows for topic and fanout exchanges need declarations. A Redis queue is a
+list that need not exist: the default exchange always accepts.
 """
 
 from __future__ import annotations
@@ -41,6 +42,7 @@ class KombuPublisher:
         self._channel: Any = None
         self._loss: BrokerOutage | None = None
         self._declared = Declared()
+        self._unsent: deque[tuple[Message, int]] = deque()  # with the server time of `publish`
         self._outcomes: list[Outcome] = []
         self._unconfirmed: list[Message] = []
 
@@ -54,7 +56,7 @@ class KombuPublisher:
         except ImportError as error:
             raise SettingsError(f"broker_url needs a library that is not installed: {error}") from None
         except Exception as error:
-            self._drop()
+            self._disconnect()
             raise outage(error, address_of(client), connecting=True) from error
         self._loss = None
 
@@ -65,51 +67,56 @@ class KombuPublisher:
     def publish(self, messages: Sequence[Message], now: int) -> None:
         if self._channel is None:
             self._unconfirmed.extend(messages)
-            raise self._unusable()
+            raise self._outage_reason()
+        self._unsent.extend((message, now) for message in messages)
+
+    def collect(self, timeout_seconds: float) -> list[Outcome]:  # noqa: ARG002  outcomes do not arrive, see above
+        if not self._outcomes and self._channel is None:
+            raise self._outage_reason()
+        outcomes, self._outcomes = self._outcomes, []
+        return outcomes
+
+    @property
+    def has_outcomes(self) -> bool:
+        return bool(self._outcomes)
+
+    @property
+    def has_blocking_work(self) -> bool:
+        return bool(self._unsent)
+
+    def do_blocking_work(self) -> None:
+        if self._channel is None:
+            raise self._outage_reason()
+        batch = [self._unsent.popleft() for _ in range(min(len(self._unsent), PIPELINE_MESSAGES))]
         answered = len(self._outcomes)
         try:
-            for start in range(0, len(messages), PIPELINE_MESSAGES):
-                self._send(messages[start : start + PIPELINE_MESSAGES], now)
+            self._send(batch)
         except BrokerOutage as error:
             self._loss = error
-            self._drop()
             known = {outcome.message.id for outcome in self._outcomes[answered:]}
-            self._unconfirmed.extend(message for message in messages if message.id not in known)
+            self._unconfirmed.extend(message for message, _ in batch if message.id not in known)
+            self._disconnect()
             raise
 
-    def collect(self, timeout_seconds: float) -> list[Outcome]:  # noqa: ARG002  there is never anything to wait for
-        outcomes, self._outcomes = self._outcomes, []
-        if not outcomes and self._channel is None:
-            raise self._unusable()
-        return outcomes
+    @property
+    def isolating(self) -> bool:
+        return False
 
     def take_unconfirmed(self) -> list[Message]:
         unconfirmed, self._unconfirmed = self._unconfirmed, []
         return unconfirmed
 
     def withdraw(self) -> list[Message]:
-        return []  # nothing waits here
+        withdrawn = [message for message, _ in self._unsent]
+        self._unsent.clear()
+        return withdrawn
 
     @property
     def in_flight(self) -> int:
-        return len(self._unconfirmed)
+        return len(self._unsent) + len(self._unconfirmed)
 
     def fileno(self) -> int | None:
         return None
-
-    def takes_at_once(self, messages: Sequence[Message]) -> bool:  # noqa: ARG002 - the protocol's signature
-        return False  # every publish waits for the network
-
-    def arrived(self) -> list[Outcome]:
-        return self.collect(0)
-
-    @property
-    def ready(self) -> bool:
-        return bool(self._outcomes)
-
-    @property
-    def troubled(self) -> bool:
-        return False
 
     @property
     def wants_write(self) -> bool:
@@ -117,49 +124,51 @@ class KombuPublisher:
 
     def heartbeat(self) -> None:
         if self._channel is None:
-            raise self._unusable()
+            raise self._outage_reason()
 
     @property
     def blocked(self) -> str | None:
         return None
 
     def close(self) -> None:
-        self._drop()
+        self._disconnect()
 
-    def _send(self, messages: Sequence[Message], now: int) -> None:
+    def _send(self, batch: Sequence[tuple[Message, int]]) -> None:
         ready = []
-        for message in messages:
+        for message, now in batch:
             try:
                 self._declare_for(message)
                 ready.append((message, to_broker_message(message, now)))
             except Exception as error:
-                self._refuse(message, error)
-        with _one_look_at_each_table(self._channel):
+                self._fail(message, error)
+        with _cached_bindings(self._channel):
             if getattr(self._channel, "supports_batch_publish", False):
                 self._send_pipelined(ready)
                 return
-            for message, wire in ready:
-                self._send_one(message, wire)
+            for message, broker_message in ready:
+                self._send_one(message, broker_message)
 
     def _send_pipelined(self, ready: Sequence[tuple[Message, BrokerMessage]]) -> None:
-        """kombu routes each message into commands of one pipeline; the commands' answers are then ours to read."""
+        """kombu adds each message to one pipeline as commands. The answers to its commands decide about a message."""
         batch = None
         commands: list[tuple[Message, BrokerMessage, int]] = []
         try:
             batch = self._channel.create_publish_batch(max_size=2**31)
-            for message, wire in ready:
+            for message, broker_message in ready:
                 before = len(batch.pipeline)
                 try:
-                    if _has_destination(wire):
-                        prepared = self._prepare(message, wire)
-                        batch.publish(prepared, exchange=wire.exchange, routing_key=wire.routing_key)
+                    if _has_destination(broker_message):
+                        prepared = self._prepare(message, broker_message)
+                        batch.publish(
+                            prepared, exchange=broker_message.exchange, routing_key=broker_message.routing_key
+                        )
                 except Exception as error:
-                    self._refuse(message, error)
+                    self._fail(message, error)
                     continue
                 if added := len(batch.pipeline) - before:
-                    commands.append((message, wire, added))
+                    commands.append((message, broker_message, added))
                 else:
-                    self._answer(message, _no_route(wire))
+                    self._add_outcome(message, _no_route(broker_message))
             answers = iter(batch.pipeline.execute(raise_on_error=False))
         except BrokerOutage:
             raise
@@ -169,55 +178,61 @@ class KombuPublisher:
             if batch is not None:
                 batch.close()
         loss: BrokerOutage | None = None
-        for message, wire, count in commands:
+        for message, broker_message, count in commands:
             try:
-                self._read_answers(message, wire, [next(answers) for _ in range(count)])
+                self._read_answers(message, broker_message, [next(answers) for _ in range(count)])
             except BrokerOutage as error:
-                loss = error  # others of the batch may have been taken all the same
+                loss = error  # the server may have accepted others of the batch
         if loss is not None:
             raise loss
 
-    def _read_answers(self, message: Message, wire: BrokerMessage, answers: list[Any]) -> None:
+    def _read_answers(self, message: Message, broker_message: BrokerMessage, answers: list[Any]) -> None:
         errors = [answer for answer in answers if isinstance(answer, Exception)]
         if errors:
-            self._refuse(message, errors[0])
+            self._fail(message, errors[0])
         else:
             # LPUSH answers the length of the list, PUBLISH the number of listeners.
-            self._answer(message, None if any(answers) else _no_route(wire))
+            self._add_outcome(message, None if any(answers) else _no_route(broker_message))
 
-    def _send_one(self, message: Message, wire: BrokerMessage) -> None:
+    def _send_one(self, message: Message, broker_message: BrokerMessage) -> None:
         try:
-            if self._is_routable(wire):
-                prepared = self._prepare(message, wire)
-                self._channel.basic_publish(prepared, exchange=wire.exchange, routing_key=wire.routing_key)
-                self._answer(message, None)
+            if self._is_routable(broker_message):
+                prepared = self._prepare(message, broker_message)
+                self._channel.basic_publish(
+                    prepared, exchange=broker_message.exchange, routing_key=broker_message.routing_key
+                )
+                self._add_outcome(message, None)
             else:
-                self._answer(message, _no_route(wire))
+                self._add_outcome(message, _no_route(broker_message))
         except Exception as error:
-            self._refuse(message, error)
+            self._fail(message, error)
 
-    def _prepare(self, message: Message, wire: BrokerMessage) -> Any:
-        properties = dict(wire.properties)
+    def _prepare(self, message: Message, broker_message: BrokerMessage) -> Any:
+        properties = dict(broker_message.properties)
         return self._channel.prepare_message(
             message.payload,
             priority=properties.pop("priority", None),
             content_type=properties.pop("content_type"),
             content_encoding=properties.pop("content_encoding"),
-            headers=wire.headers,
+            headers=broker_message.headers,
             properties=properties,
         )
 
-    def _is_routable(self, wire: BrokerMessage) -> bool:
-        if not wire.exchange:
-            return _has_destination(wire)
+    def _is_routable(self, broker_message: BrokerMessage) -> bool:
+        if not broker_message.exchange:
+            return _has_destination(broker_message)
         if not isinstance(self._channel, virtual.Channel):
             return True
         channel: Any = self._channel
         try:
-            table = channel.get_table(wire.exchange)
+            table = channel.get_table(broker_message.exchange)
         except KeyError:
             return False
-        return bool(channel.typeof(wire.exchange).lookup(table, wire.exchange, wire.routing_key, None))
+        return bool(
+            channel.typeof(broker_message.exchange).lookup(
+                table, broker_message.exchange, broker_message.routing_key, None
+            )
+        )
 
     def _declare_for(self, message: Message) -> None:
         text = message.declarations
@@ -225,40 +240,42 @@ class KombuPublisher:
             declare(text, self._channel)
             self._declared.remember(text)
 
-    def _refuse(self, message: Message, error: Exception) -> None:
-        """Answer for one message, or raise the BrokerOutage that the exception is."""
+    def _fail(self, message: Message, error: Exception) -> None:
+        """Add the failure of one message, or raise BrokerOutage if the exception means an outage."""
         refusal = classify(error)
         known = self._clients[0].connection_errors
-        # kombu counts KeyError among Redis's, for reasons of its consumers.
+        # kombu lists KeyError among the connection errors of Redis, for its consumers.
         if refusal.error == "Unexpected" and isinstance(error, known) and not isinstance(error, KeyError):
             raise outage("ConnectionLost", refusal.text) from error
         if refusal.kind is FailureKind.OUTAGE:
             raise outage(error) from error
-        self._answer(message, refusal)
+        self._add_outcome(message, refusal)
 
-    def _answer(self, message: Message, refusal: Failure | None) -> None:
+    def _add_outcome(self, message: Message, refusal: Failure | None) -> None:
         self._outcomes.append(Outcome(message, refusal))
         if refusal is not None and message.declarations:
             self._declared.forget(message.declarations)
 
-    def _drop(self) -> None:
+    def _disconnect(self) -> None:
+        """Release the connection. Messages that were not sent become unconfirmed. The next host is tried next."""
         client = self._clients[0]
         with suppress(Exception):
             client.release()
         self._channel = None
         self._declared.clear()
+        self._unconfirmed.extend(self.withdraw())
         self._clients.rotate(-1)
 
-    def _unusable(self) -> BrokerOutage:
+    def _outage_reason(self) -> BrokerOutage:
         return self._loss or outage("NotConnected", "there is no connection to the broker")
 
 
 @contextmanager
-def _one_look_at_each_table(channel: Any) -> Iterator[None]:
+def _cached_bindings(channel: Any) -> Iterator[None]:
     """
     Let the channel read the bindings of each exchange once for a batch.
 
-    kombu reads them for every message, on Redis through a client that it makes for the purpose: half a millisecond.
+    kombu reads them for every message. On Redis it creates a client each time, which takes half a millisecond.
     """
     if hasattr(channel, "get_table"):
         channel.get_table = functools.cache(channel.get_table)
@@ -268,9 +285,11 @@ def _one_look_at_each_table(channel: Any) -> Iterator[None]:
         vars(channel).pop("get_table", None)
 
 
-def _has_destination(wire: BrokerMessage) -> bool:
-    return bool(wire.exchange or wire.routing_key)
+def _has_destination(broker_message: BrokerMessage) -> bool:
+    return bool(broker_message.exchange or broker_message.routing_key)
 
 
-def _no_route(wire: BrokerMessage) -> Failure:
-    return failure("NoRoute", f"no queue for exchange {wire.exchange!r} and routing key {wire.routing_key!r}")
+def _no_route(broker_message: BrokerMessage) -> Failure:
+    return failure(
+        "NoRoute", f"no queue for exchange {broker_message.exchange!r} and routing key {broker_message.routing_key!r}"
+    )

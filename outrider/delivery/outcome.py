@@ -1,4 +1,4 @@
-"""Outcome: what became of one message that was sent."""
+"""Outcome: the result of publishing one message."""
 
 from __future__ import annotations
 

@@ -1,17 +1,24 @@
 """
-Publisher: what the relay and the scheduler know of a broker.
+Publisher: the interface of the relay and the scheduler to a broker.
 
-A message given to `publish` comes back exactly once: as an Outcome from `collect`, or, after a BrokerOutage or `close`,
-from `take_unconfirmed` with an unknown fate, or unsent from `withdraw`. Nothing is retried in here, and nothing is ever
-dropped.
+Each message given to `publish` comes back exactly once: as an Outcome from `collect`; from `take_unconfirmed` after a
+BrokerOutage or `close`, when it is not known whether it arrived; or from `withdraw`, when it was not sent. A publisher
+retries nothing and drops nothing.
+
+`publish` and `collect` never wait for a round trip to the broker. What needs one (declaring a row's queues, reopening a
+channel that the broker closed, and every send of a transport without a non-blocking send, such as Redis) is put off and
+done by `do_blocking_work`. A caller that may block calls both in turn:
 
     publisher.connect()
     publisher.publish(messages, now)
-    outcomes = publisher.collect(0)
     while publisher.in_flight:
-        outcomes += publisher.collect(1)
+        if publisher.has_blocking_work:
+            publisher.do_blocking_work()
+        outcomes += publisher.collect(timeout_seconds=1)
 
-`open_publisher` picks the implementation by the URL: pipelined publisher confirms for AMQP, kombu's own transports for
+A caller that must not block gives the publisher to another thread while `has_blocking_work`.
+
+`open_publisher` chooses the implementation by the URL: pipelined publisher confirms for AMQP, kombu's transports for
 everything else.
 """
 
@@ -26,78 +33,89 @@ from outrider.storage.message import Message
 
 
 class Publisher(Protocol):
-    """Sends messages and tells what became of each. Not thread-safe: one thread owns it."""
+    """Publishes messages and reports the outcome of each. Not thread-safe: one thread at a time may use it."""
 
     def connect(self) -> None:
-        """Open the connection, if it is not. Raises BrokerOutage, after the connect timeout at the latest."""
+        """Open the connection, unless it is open. Blocks. Raises BrokerOutage, at the latest after connect_timeout."""
 
     @property
     def connected(self) -> bool: ...
 
     def publish(self, messages: Sequence[Message], now: int) -> None:
         """
-        Start sending, without waiting for answers; `now` is the database's clock (microseconds, see message.py).
+        Start sending; `now` is the server time. Does not block.
 
-        A row that cannot be sent becomes an Outcome like any other. Call `collect(0)` afterwards: some outcomes are
-        ready at once, and `fileno` does not tell of them. Raises BrokerOutage
+        A row that cannot be sent becomes an Outcome like any other. Afterwards check `has_outcomes` and
+        `has_blocking_work`. Raises BrokerOutage
 
-        - when the connection is lost or was not there: then everything without an outcome, these messages included, is
+        - when the connection is lost or there was none: everything without an outcome, these messages included, is then
           in `take_unconfirmed`;
-        - while `blocked`: then nothing was sent, these messages are in `take_unconfirmed`, and the connection with
-          what is in flight lives on.
+        - while `blocked`: nothing was sent, these messages are in `take_unconfirmed`, and the connection is kept with
+          what is in flight on it.
         """
 
     def collect(self, timeout_seconds: float) -> list[Outcome]:
         """
-        The outcomes that arrived; waits for the first one, but not when there is none to wait for.
+        Return the outcomes that have arrived. Waits for the first one up to the timeout, unless nothing is in flight or
+        there is blocking work to do.
 
-        Raises BrokerOutage on a lost connection, once the outcomes that came before the loss are handed out. A message
-        that gets no answer within the send timeout counts as a lost connection, unless the broker is `blocked`.
+        Raises BrokerOutage when the connection is lost, after the outcomes that arrived before were returned. A message
+        without a confirm after send_timeout counts as a lost connection, except while the broker is `blocked`.
+        """
+
+    @property
+    def has_outcomes(self) -> bool:
+        """Outcomes are ready, without anything to read at `fileno`: `collect(0)` returns them."""
+
+    @property
+    def has_blocking_work(self) -> bool:
+        """Something waits for `do_blocking_work`. Always False without a connection and while `blocked`."""
+
+    def do_blocking_work(self) -> None:
+        """
+        Do a part of the blocking work. It may wait for the broker, for as long as send_timeout per round trip.
+
+        Call `collect` afterwards. Raises BrokerOutage when the connection is lost, as `publish` does.
+        """
+
+    @property
+    def isolating(self) -> bool:
+        """
+        Messages wait to be sent one at a time, because one of several made the broker close the channel.
+
+        `collect` sends the next one when the one before has its outcome, so call it without delay.
         """
 
     def take_unconfirmed(self) -> list[Message]:
-        """After an outage or `close`: what has no outcome, in the order it was given."""
+        """After a BrokerOutage or `close`: the messages without an outcome, in the order they were published."""
 
     def withdraw(self) -> list[Message]:
-        """What waits its turn and was not sent yet; it will not be. For a caller who leaves it to somebody else."""
+        """Take back the messages that were not sent yet."""
 
     @property
     def in_flight(self) -> int:
-        """Messages that came back in no way yet; those that wait in `take_unconfirmed` count."""
+        """Messages that have not come back yet, including those in `take_unconfirmed`."""
 
     def fileno(self) -> int | None:
-        """For select(): readable means call `collect(0)`. None: not connected, or a transport that answers at once."""
+        """
+        For select(): when it is readable, or writable while `wants_write`, call `collect(0)`.
 
-    # For callers that must never wait. While nothing is troubled: publish what `takes_at_once` allows, call `arrived`
-    # when `fileno` is readable (or writable, if `wants_write`), and once a second in any case.
-
-    def takes_at_once(self, messages: Sequence[Message]) -> bool:
-        """Whether `publish` of these would wait for nothing, the network included."""
-
-    def arrived(self) -> list[Outcome]:
-        """As `collect(0)`, but what takes time is left undone: see `troubled`."""
-
-    @property
-    def ready(self) -> bool:
-        """Whether `arrived` has outcomes to give of which `fileno` does not tell."""
-
-    @property
-    def troubled(self) -> bool:
-        """Whether something is to be mended that takes time: call `collect` until it is not."""
+        None without a connection, and for a transport that sends in `do_blocking_work`.
+        """
 
     @property
     def wants_write(self) -> bool:
-        """Whether something waits for the network to take it. What is published meanwhile piles up in memory."""
+        """The socket did not take everything yet. Messages that are published now are buffered in memory."""
 
     def heartbeat(self) -> None:
-        """Call about once a second, and `collect(0)` after it. Raises BrokerOutage when the broker went silent."""
+        """Call about once a second, and `collect(0)` after it. Raises BrokerOutage when the broker is silent."""
 
     @property
     def blocked(self) -> str | None:
-        """Why the broker takes no messages at present (it is low on memory or disk), while it does not."""
+        """Why the broker takes no messages at present (it is low on memory or disk); None while it takes them."""
 
     def close(self) -> None:
-        """Never raises, and takes a second at most. What was in flight is then in `take_unconfirmed`."""
+        """Never raises, and takes about a second at most. What was in flight is then in `take_unconfirmed`."""
 
 
 def open_publisher(
@@ -109,9 +127,9 @@ def open_publisher(
     tls: TlsOptions | None = None,
 ) -> Publisher:
     """
-    A publisher for this URL, not connected yet. Raises SettingsError for a URL that is unusable.
+    A publisher for this URL, not connected yet. Raises SettingsError for an unusable URL.
 
-    `amqp://a;amqp://b` names several hosts of one broker, tried in turn.
+    `amqp://a;amqp://b` names several hosts of one broker. Each `connect` tries the next one.
     """
     from outrider.delivery.amqp_publisher import AmqpPublisher
     from outrider.delivery.broker_url import AMQP_TRANSPORTS, kombu_clients, transport_of

@@ -1,13 +1,13 @@
 """
-When is a refused message tried again? Pure: attempts so far in, seconds or "no more" out.
+RetryPolicy: decides whether a message that the broker refused is retried after a backoff, or buried.
 
-A refused message waits for its backoff, or is buried: because its attempts are used up (`max attempts`), or at once,
-because it can never be sent (`undecodable`) or because trying again does not heal its error (`rejected`, see the
-setting reject_errors).
+Pure: no clock, no database. A message is buried when its attempts are used up (`max attempts`), when it can never be
+sent (`undecodable`), or when its error is one of the setting reject_errors (`rejected`). Outages spend no attempt and
+are not decided here.
 
 The n-th failure waits `min(backoff * 2^(n-1) + random(0, 0.1 * backoff), max_backoff)` seconds; the failure that uses
 up `max_attempts` buries the message. With the defaults (120 s, 5 attempts, at most 3600 s): 120 to 132 s, 240 to 252 s,
-480 to 492 s, 960 to 972 s, then the dead letters. Outages spend no attempt and never come here.
+480 to 492 s, 960 to 972 s, then the dead letters.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from fnmatch import fnmatchcase
 from random import random
 
 from outrider.failures import Failure, FailureKind
-from outrider.settings.models import RetryRule, ServiceSettings
+from outrider.settings.service import RetryRule, ServiceSettings
+from outrider.storage.decision import Burial, Decision, Retry
 from outrider.storage.message import Message
-from outrider.storage.store import Burial, Refusal
 
 
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
-    """The defaults, and the rules for message types that differ; the first rule that matches wins."""
+    """The defaults, and rules for event types that differ from them. The first rule that matches applies."""
 
     max_attempts: int
     backoff_seconds: float
@@ -44,8 +44,8 @@ class RetryPolicy:
             settings.reject_errors,
         )
 
-    def verdict(self, message: Message, failure: Failure) -> Refusal | Burial:
-        """What becomes of a message that was refused. Not for outages: they are nobody's failure."""
+    def decide(self, message: Message, failure: Failure) -> Decision:
+        """Retry or bury a message after this failure, which is not an outage."""
         if failure.kind is FailureKind.PERMANENT:
             return Burial(message.id, "undecodable", failure.text, 0)
         if failure.error in self.reject_errors:
@@ -53,15 +53,15 @@ class RetryPolicy:
         backoff = self.backoff(message.event_type, message.attempts)
         if backoff is None:
             return Burial(message.id, "max attempts", failure.text, 1)
-        return Refusal(message.id, failure.text, backoff)
+        return Retry(message.id, failure.text, backoff)
 
     def backoff(self, event_type: str, attempts: int) -> float | None:
-        """Seconds to wait after another failure of a message that had `attempts` before; None: bury it."""
+        """Seconds to wait after one more failure of a message with `attempts` failures before; None: bury it."""
         rule = next((rule for rule in self.rules if fnmatchcase(event_type, rule.match)), None)
         max_attempts = (rule and rule.max_attempts) or self.max_attempts
         backoff = (rule and rule.backoff_seconds) or self.backoff_seconds
         longest = (rule and rule.max_backoff_seconds) or self.max_backoff_seconds
         if attempts + 1 >= max_attempts:
             return None
-        # The exponent is capped: a float overflows long before anybody waits that long.
+        # The exponent is capped because a float would overflow.
         return min(backoff * 2.0 ** min(attempts, 60) + self.jitter() * 0.1 * backoff, longest)

@@ -1,7 +1,7 @@
 """
-The demo: a shop that commits orders, the two services, a consumer, and a broker that is killed on the way.
+The demo: a shop that commits orders, both services, a consumer, and a broker that is killed and restarted.
 
-`shop` and `consumer` stand for the two sides that a user writes, `servers` brings up what runs between them, `ledger`
-compares what was committed with what arrived, `story` lets things happen, `screen` shows them. Everything is real: the
-servers are embedded, the services are the programs that run in production, and nothing is simulated but the kill.
+`shop` and `consumer` are the two sides that a user writes, `servers` starts what runs between them, `tally` compares
+committed with delivered messages, `scenario` runs the steps, `screen` shows them. The servers are embedded and the
+services are the programs that run in production; nothing is simulated except the kill.
 """

@@ -1,9 +1,9 @@
 """
-The consumer: takes messages from the queue with kombu, as any other program would, and notes their arrival.
+OrderConsumer: takes messages from the queue with kombu and records their arrival in the tally.
 
-It reconnects by itself. `pause` ends its connection in good order: kombu's Redis transport takes a message off the
-queue before it has it, so a broker that is killed in between would lose a message that it had confirmed. That is the
-consumer's affair, not the outbox's, and the demo keeps it out of the picture.
+It reconnects on its own. `pause` closes its connection before the broker is killed: kombu's Redis transport removes a
+message from the queue before it has received it, so a kill in between would lose a message that the broker had
+confirmed. That loss is not the outbox's, so the demo avoids it.
 """
 
 from __future__ import annotations
@@ -25,42 +25,42 @@ PAUSE_SECONDS = 10.0
 
 class OrderConsumer:
     """
-    acknowledge  whether messages are acknowledged one by one, as RabbitMQ wants it. On Redis kombu keeps the books of
-                 that itself, with two more synchronous writes for each message.
+    acknowledge  acknowledge every message, as RabbitMQ needs it. On Redis kombu would track acknowledgements itself,
+                 with two more writes for each message.
     """
 
-    def __init__(self, url: str, queue: str, ledger: DeliveryTally, *, acknowledge: bool) -> None:
+    def __init__(self, url: str, queue: str, tally: DeliveryTally, *, acknowledge: bool) -> None:
         self.error: Exception | None = None
         self._url = url
         self._queue = _kombu.Queue(queue, durable=True)
-        self._ledger = ledger
+        self._tally = tally
         self._acknowledge = acknowledge
-        self._wanted = threading.Event()  # cleared: pause
+        self._running = threading.Event()  # cleared by pause()
         self._idle = threading.Event()
         self._closed = threading.Event()
         self._thread = threading.Thread(target=self._run, name="consumer", daemon=True)
 
     def declare(self) -> None:
-        """Make the queue, before anybody publishes to it."""
+        """Declare the queue before the first message is published."""
         with self._connect() as connection:
             self._queue(connection.default_channel).declare()
 
     def start(self) -> None:
-        self._wanted.set()
+        self._running.set()
         self._thread.start()
 
     def pause(self) -> None:
-        """Returns when nothing is on its way from the broker to the consumer."""
-        self._wanted.clear()
+        """Close the connection. Returns when no message is between the broker and the consumer."""
+        self._running.clear()
         self._idle.wait(PAUSE_SECONDS)
 
     def resume(self) -> None:
         self._idle.clear()
-        self._wanted.set()
+        self._running.set()
 
     def close(self) -> None:
         self._closed.set()
-        self._wanted.set()
+        self._running.set()
         if self._thread.ident is not None:
             self._thread.join(PAUSE_SECONDS)
 
@@ -70,31 +70,31 @@ class OrderConsumer:
     def _run(self) -> None:
         try:
             while not self._closed.is_set():
-                if not self._wanted.is_set():
+                if not self._running.is_set():
                     self._idle.set()
-                    self._wanted.wait()
+                    self._running.wait()
                     continue
                 with self._connect() as connection:
                     try:
                         self._consume(connection)
                     except (OperationalError, *connection.connection_errors, *connection.channel_errors):
                         self._closed.wait(RECONNECT_SECONDS)
-        except Exception as error:  # shown by the story, which then ends the demo
+        except Exception as error:  # run_demo reports it and ends the demo
             self.error = error
 
     def _consume(self, connection: Any) -> None:
         connection.ensure_connection(max_retries=1, timeout=2)
         with connection.channel() as channel:
-            # Not as a context manager: cancelling first would send back what the closing channel still reads.
-            consumer = _kombu.Consumer(channel, [self._queue], on_message=self._note, no_ack=not self._acknowledge)
+            # Not as a context manager: it cancels first, and messages that the channel still reads would return.
+            consumer = _kombu.Consumer(channel, [self._queue], on_message=self._receive, no_ack=not self._acknowledge)
             consumer.consume()
-            while self._wanted.is_set() and not self._closed.is_set():
+            while self._running.is_set() and not self._closed.is_set():
                 try:
                     connection.drain_events(timeout=DRAIN_SECONDS)
                 except TimeoutError:
                     continue
 
-    def _note(self, message: Any) -> None:
-        self._ledger.arrived(message.properties["message_id"])
+    def _receive(self, message: Any) -> None:
+        self._tally.arrived(message.properties["message_id"])
         if self._acknowledge:
             message.ack()

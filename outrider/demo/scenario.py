@@ -1,13 +1,12 @@
 """
-The story of the demo: orders are placed, the broker is killed, orders are placed all the same, the broker comes back,
-and everything that was committed arrives. `tell` ends with a verdict that says whether that was so.
+The steps of the demo: orders are committed, the broker is killed, more orders are committed, the broker is restarted,
+and every committed message is delivered. `run_demo` returns the figures and whether nothing was lost.
 """
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
@@ -16,7 +15,7 @@ import psycopg
 
 from outrider.demo.consumer import OrderConsumer
 from outrider.demo.screen import Screen, View
-from outrider.demo.servers import BrokerKind, count_rows, is_ready, running_servers
+from outrider.demo.servers import BrokerKind, Servers, count_rows, is_ready, running_servers
 from outrider.demo.shop import Shop
 from outrider.demo.tally import DeliveryTally, Figures
 from outrider.embedded import EmbeddedServer
@@ -24,10 +23,10 @@ from outrider.errors import OutboxError
 
 QUEUE = "orders"
 KILL_AFTER = 1 / 3  # of the whole time
-DEAD_FOR = 1 / 4
+DOWN_FOR = 1 / 4
 READY_SECONDS = 30.0
 DRAIN_SECONDS = 60.0
-LOOK_SECONDS = 0.1
+REFRESH_SECONDS = 0.1
 JOIN_SECONDS = 20.0
 
 
@@ -42,17 +41,17 @@ class Options:
 class DemoResult:
     figures: Figures
     orders: int
-    """Rows of the shop's own table: what the database says was committed."""
-    waiting: int
+    """Rows of the shop's table: committed orders according to the database."""
+    pending: int
     """Rows that are still in the outbox."""
     drained_seconds: float
     """From the last order to the last delivery."""
 
     @property
-    def kept(self) -> bool:
-        """Whether the promise was kept: what was committed was delivered, what was rolled back was not."""
+    def is_lossless(self) -> bool:
+        """Whether every committed message was delivered, and none of a rolled-back transaction."""
         figures = self.figures
-        return self.orders == figures.committed == figures.delivered and not figures.leaked
+        return self.orders == figures.committed == figures.delivered and not figures.rolled_back_but_delivered
 
     def as_json(self) -> dict[str, int | float | None]:
         figures = self.figures
@@ -62,7 +61,7 @@ class DemoResult:
             "lost": self.orders - figures.delivered,
             "duplicates": figures.duplicates,
             "rolled_back": figures.rolled_back,
-            "rolled_back_but_delivered": figures.leaked,
+            "rolled_back_but_delivered": figures.rolled_back_but_delivered,
             "p50_ms": _rounded(figures.p50_ms),
             "p99_ms": _rounded(figures.p99_ms),
             "outage_seconds": _rounded(figures.outage_seconds),
@@ -72,123 +71,145 @@ class DemoResult:
         }
 
 
-class Nemesis:
-    """Kills the broker and brings it back, in a thread of its own: a start can take seconds."""
+class BrokerKiller:
+    """Kills the broker and restarts it, in a thread of its own because a start can take seconds."""
 
-    def __init__(self, broker: EmbeddedServer, consumer: OrderConsumer, ledger: DeliveryTally, seconds: float) -> None:
+    def __init__(self, broker: EmbeddedServer, consumer: OrderConsumer, tally: DeliveryTally, seconds: float) -> None:
         self.error: Exception | None = None
-        self.act = "everything runs"
+        self.phase = "PostgreSQL, the broker and both services are running"
+        self.broker_is_down = False
         self.done = threading.Event()
         self._broker = broker
         self._consumer = consumer
-        self._ledger = ledger
+        self._tally = tally
         self._seconds = seconds
-        self._called_off = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="nemesis", daemon=True)
+        self._closed = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="broker-killer", daemon=True)
 
     def start(self) -> None:
         self._thread.start()
 
     def close(self) -> None:
-        self._called_off.set()
+        self._closed.set()
         if self._thread.ident is not None:
             self._thread.join(JOIN_SECONDS)
 
     def _run(self) -> None:
         try:
-            if self._called_off.wait(self._seconds * KILL_AFTER):
+            if self._closed.wait(self._seconds * KILL_AFTER):
                 return
-            self._ledger.broker_killed()
+            self._tally.broker_killed()
             self._consumer.pause()
             self._broker.kill()
-            self.act = f"{self._broker.name} is dead (SIGKILL); orders are committed all the same"
-            if self._called_off.wait(self._seconds * DEAD_FOR):
+            self.broker_is_down = True
+            self.phase = f"{self._broker.name} was killed (SIGKILL); the shop continues to commit orders"
+            if self._closed.wait(self._seconds * DOWN_FOR):
                 return
-            self.act = f"{self._broker.name} is starting again"
+            self.phase = f"{self._broker.name} is starting again"
             self._broker.start()
-            self._ledger.broker_back()
+            self.broker_is_down = False
+            self._tally.broker_back()
             self._consumer.resume()
-            self.act = f"{self._broker.name} is back; what waited is delivered"
+            self.phase = f"{self._broker.name} is running again; pending messages are delivered"
             self.done.set()
-        except Exception as error:  # shown by the story, which then ends the demo
+        except Exception as error:  # run_demo reports it and ends the demo
             self.error = error
 
 
-def tell(options: Options, screen: Screen) -> DemoResult:
-    """Run the demo from the first server to the verdict. OutboxError when it cannot run."""
+def run_demo(options: Options, screen: Screen) -> DemoResult:
+    """Start the servers, run all steps and return the result. Raises OutboxError if the demo cannot run."""
     screen.say(f"starting PostgreSQL, {options.broker}, cdc-relay and retry-scheduler")
     with ExitStack() as stack:
         servers = stack.enter_context(running_servers(options.broker))
-        ledger = DeliveryTally()
-        consumer = OrderConsumer(servers.broker.url, QUEUE, ledger, acknowledge=options.broker == "rabbitmq")
+        tally = DeliveryTally()
+        consumer = OrderConsumer(servers.broker.url, QUEUE, tally, acknowledge=options.broker == "rabbitmq")
         consumer.declare()
         consumer.start()
         stack.callback(consumer.close)
-        shop = Shop(servers.dsn, QUEUE, options.rate, ledger)
+        shop = Shop(servers.dsn, QUEUE, options.rate, tally)
         stack.callback(shop.close)
-        nemesis = Nemesis(servers.broker, consumer, ledger, options.seconds)
-        stack.callback(nemesis.close)
+        killer = BrokerKiller(servers.broker, consumer, tally, options.seconds)
+        stack.callback(killer.close)
         connection = stack.enter_context(psycopg.connect(servers.dsn, autocommit=True))
 
-        def check() -> None:
-            servers.check()
-            for part in (shop, consumer, nemesis):
-                if part.error is not None:
-                    raise OutboxError(f"the demo's {type(part).__name__.lower()} failed: {part.error}")
-
-        watch = _Watch(screen, ledger, nemesis, connection, check)
-        watch.wait_until_ready()
+        progress = _Progress(screen, tally, servers, shop, consumer, killer, connection)
+        progress.wait_until_ready()
         shop.open()
-        nemesis.start()
-        watch.until(lambda: False, options.seconds)
+        killer.start()
+        progress.show_for(options.seconds)
         shop.close()
         closed_at = time.monotonic()
-        watch.until(lambda: nemesis.done.is_set() and watch.waiting == 0 and ledger.is_complete(), DRAIN_SECONDS)
-        drained = max(0.0, ledger.last_arrival - closed_at)
-        return DemoResult(ledger.figures(), watch.orders, watch.waiting, drained)
+        progress.show_until_delivered(DRAIN_SECONDS)
+        drained = max(0.0, tally.last_arrival - closed_at)
+        return DemoResult(tally.figures(), progress.orders, progress.pending, drained)
 
 
-class _Watch:
-    """Looks at everything several times a second, and shows it."""
+class _Progress:
+    """Shows the state of the demo several times a second, and raises OutboxError if one of its parts has failed."""
 
     def __init__(
         self,
         screen: Screen,
-        ledger: DeliveryTally,
-        nemesis: Nemesis,
+        tally: DeliveryTally,
+        servers: Servers,
+        shop: Shop,
+        consumer: OrderConsumer,
+        killer: BrokerKiller,
         connection: psycopg.Connection[Any],
-        check: Callable[[], None],
     ) -> None:
         self.orders = 0
-        self.waiting = 0
+        self.pending = 0
         self._screen = screen
-        self._ledger = ledger
-        self._nemesis = nemesis
+        self._tally = tally
+        self._servers = servers
+        self._parts: dict[str, Shop | OrderConsumer | BrokerKiller] = {
+            "shop": shop,
+            "consumer": consumer,
+            "thread that kills the broker": killer,
+        }
+        self._killer = killer
         self._connection = connection
-        self._check = check
         self._started = time.monotonic()
 
     def wait_until_ready(self) -> None:
-        """Until both services are at work: the latency of a start is not what the demo is about."""
+        """Wait for both services, so that their start is not part of the measured latency."""
         deadline = time.monotonic() + READY_SECONDS
         while not is_ready(self._connection):
             self._check()
             if time.monotonic() > deadline:
-                raise OutboxError(f"the services are not at work after {READY_SECONDS:g} s")
-            time.sleep(LOOK_SECONDS)
+                raise OutboxError(f"the services are not ready after {READY_SECONDS:g} s")
+            time.sleep(REFRESH_SECONDS)
         self._started = time.monotonic()
 
-    def until(self, condition: Callable[[], bool], seconds: float) -> None:
+    def show_for(self, seconds: float) -> None:
         deadline = time.monotonic() + seconds
-        while True:
-            self._check()
-            self.orders, self.waiting = count_rows(self._connection)
-            elapsed = time.monotonic() - self._started
-            self._screen.show(View(elapsed, self._nemesis.act, self._ledger.figures(), self.waiting))
-            remaining = deadline - time.monotonic()
-            if condition() or remaining <= 0:
-                return
-            time.sleep(min(LOOK_SECONDS, remaining))
+        while (remaining := deadline - time.monotonic()) > 0:
+            self._show()
+            time.sleep(min(REFRESH_SECONDS, remaining))
+
+    def show_until_delivered(self, most_seconds: float) -> None:
+        """Return when the broker is back and every message is delivered, at the latest after `most_seconds`."""
+        deadline = time.monotonic() + most_seconds
+        self._show()
+        while time.monotonic() < deadline and not self._is_delivered():
+            time.sleep(REFRESH_SECONDS)
+            self._show()
+
+    def _is_delivered(self) -> bool:
+        return self._killer.done.is_set() and self.pending == 0 and self._tally.is_complete()
+
+    def _show(self) -> None:
+        self._check()
+        self.orders, self.pending = count_rows(self._connection)
+        elapsed = time.monotonic() - self._started
+        killer = self._killer
+        self._screen.show(View(elapsed, killer.phase, killer.broker_is_down, self._tally.figures(), self.pending))
+
+    def _check(self) -> None:
+        self._servers.check()
+        for name, part in self._parts.items():
+            if part.error is not None:
+                raise OutboxError(f"the demo's {name} failed: {part.error}")
 
 
 def _rounded(value: float | None) -> float | None:

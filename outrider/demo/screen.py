@@ -1,6 +1,4 @@
-"""
-What the demo shows: a live picture on a terminal, a line a second elsewhere, and the summary at the end.
-"""
+"""The output of the demo: a live display on a terminal, a line every second elsewhere, and the summary at the end."""
 
 from __future__ import annotations
 
@@ -24,28 +22,36 @@ if TYPE_CHECKING:
 
 BARS = "▁▂▃▄▅▆▇█"
 LINE_SECONDS = 1.0
+NEXT_STEPS = """
+Next, with your own database and broker (OUTRIDER_DATABASE_URL, OUTRIDER_BROKER_URL):
+  outrider setup                 creates the tables, the publication and the replication slot
+  cdc-relay, retry-scheduler     start the two services
+  outbox.publish(connection, "order.placed", {"order": 42})
+                                 in your transaction, with `from outrider import Outbox` and `outbox = Outbox(...)`
+  outrider status                shows pending messages, dead letters and the services"""
 
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """One look at the demo."""
+    """The state of the demo at one moment."""
 
     elapsed_seconds: float
-    act: str
+    phase: str
+    broker_is_down: bool
     figures: Figures
-    waiting: int
+    pending: int
 
 
 class Screen(Protocol):
     def say(self, text: str) -> None:
-        """Something happened."""
+        """Print a line."""
 
     def show(self, view: View) -> None:
-        """This is how it stands."""
+        """Show the current state."""
 
 
 class LiveScreen(AbstractContextManager["LiveScreen"]):
-    """A picture that changes in place."""
+    """A display that is redrawn in place."""
 
     def __init__(self, console: Console) -> None:
         self._live = Live(console=console, refresh_per_second=10, transient=True)
@@ -63,15 +69,15 @@ class LiveScreen(AbstractContextManager["LiveScreen"]):
         self._live.console.print(text)
 
     def show(self, view: View) -> None:
-        self._live.update(_picture(view))
+        self._live.update(_render(view))
 
 
 class LineScreen(AbstractContextManager["LineScreen"]):
-    """A line a second, and one for every event."""
+    """A line every second, and one for every new phase."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
-        self._act = ""
+        self._phase = ""
         self._due = 0.0
 
     def __exit__(
@@ -84,30 +90,37 @@ class LineScreen(AbstractContextManager["LineScreen"]):
 
     def show(self, view: View) -> None:
         now = time.monotonic()
-        if view.act == self._act and now < self._due:
+        if view.phase == self._phase and now < self._due:
             return
-        if view.act != self._act:
-            self._act = view.act
-            self.say(f"{view.elapsed_seconds:5.1f} s  {view.act}")
+        if view.phase != self._phase:
+            self._phase = view.phase
+            self.say(f"{view.elapsed_seconds:5.1f} s  {view.phase}")
         self._due = now + LINE_SECONDS
         figures = view.figures
         self.say(
             f"{view.elapsed_seconds:5.1f} s  committed {figures.committed}  delivered {figures.delivered}  "
-            f"pending {view.waiting}  p50 {milliseconds(figures.p50_ms)}  p99 {milliseconds(figures.p99_ms)}"
+            f"pending {view.pending}  p50 {milliseconds(figures.p50_ms)}  p99 {milliseconds(figures.p99_ms)}"
         )
 
 
-def print_summary(console: Console, verdict: DemoResult) -> None:
-    figures = verdict.figures
-    lost = verdict.orders - figures.delivered
+def print_summary(console: Console, result: DemoResult) -> None:
+    """Print what happened and what to do next."""
+    figures = result.figures
+    lost = result.orders - figures.delivered
     rows = [
-        ("committed", str(verdict.orders), "orders, each with its message in the same transaction"),
-        ("delivered", str(figures.delivered), "= committed" if not lost else f"{lost} are missing"),
-        ("duplicates", str(figures.duplicates), "delivery is at least once; the message_id tells them apart"),
+        ("committed", str(result.orders), "orders, each with its message in the same transaction"),
+        ("delivered", str(figures.delivered), "every committed message" if not lost else f"{lost} are missing"),
+        (
+            "duplicates",
+            str(figures.duplicates),
+            "delivery is at least once; consumers recognise duplicates by message_id",
+        ),
         (
             "rolled back",
             str(figures.rolled_back),
-            f"{figures.leaked} of them were sent" if figures.leaked else "nothing of them was sent",
+            f"{figures.rolled_back_but_delivered} of their messages were delivered: a bug"
+            if figures.rolled_back_but_delivered
+            else "transactions; none of their messages was delivered",
         ),
         (
             "latency",
@@ -117,7 +130,8 @@ def print_summary(console: Console, verdict: DemoResult) -> None:
         (
             "outage",
             f"{figures.outage_seconds:.1f} s",
-            f"{figures.outage_messages} messages waited, the longest for {milliseconds(figures.outage_max_ms)}",
+            f"the broker was killed; {figures.outage_messages} messages were delayed, "
+            f"the longest by {milliseconds(figures.outage_max_ms)}",
         ),
     ]
     table = Table.grid(padding=(0, 2))
@@ -127,14 +141,15 @@ def print_summary(console: Console, verdict: DemoResult) -> None:
     for row in rows:
         table.add_row(*row)
     console.print(table)
-    if verdict.kept:
+    if result.is_lossless:
         console.print("committed = delivered: nothing was lost", style="bold green")
+        console.print(NEXT_STEPS, highlight=False, soft_wrap=True)
     else:
         console.print("committed and delivered differ: this is a bug, please report it", style="bold red")
 
 
 def sparkline(values: Sequence[int]) -> str:
-    """One bar per value; a blank for none at all, so that an outage is a gap."""
+    """One bar per value; a blank for 0, so that an outage is visible as a gap."""
     highest = max(values, default=0)
     return "".join(" " if value == 0 else BARS[(value * len(BARS) - 1) // highest] for value in values)
 
@@ -145,7 +160,7 @@ def milliseconds(value: float | None) -> str:
     return f"{value / 1000:.1f} s" if value >= 1000 else f"{value:.1f} ms"
 
 
-def _picture(view: View) -> RenderableType:
+def _render(view: View) -> RenderableType:
     figures = view.figures
     table = Table.grid(padding=(0, 3))
     for _ in range(5):
@@ -154,10 +169,10 @@ def _picture(view: View) -> RenderableType:
     table.add_row(
         Text(str(figures.committed), style="bold"),
         Text(str(figures.delivered), style="bold green"),
-        Text(str(view.waiting), style="bold yellow" if view.waiting > figures.committed // 50 else "bold"),
+        Text(str(view.pending), style="bold yellow" if view.pending > figures.committed // 50 else "bold"),
         milliseconds(figures.p50_ms),
         milliseconds(figures.p99_ms),
     )
     deliveries = Text.assemble(("deliveries  ", "dim"), (sparkline(figures.deliveries), "green"))
-    act = Text(f"{view.elapsed_seconds:5.1f} s  {view.act}", style="red" if "dead" in view.act else "")
-    return Panel(Group(table, deliveries, act), title="outrider demo", expand=False)
+    phase = Text(f"{view.elapsed_seconds:5.1f} s  {view.phase}", style="red" if view.broker_is_down else "")
+    return Panel(Group(table, deliveries, phase), title="outrider demo", expand=False)

@@ -1,8 +1,8 @@
 """
-What runs between the shop and the consumer: embedded PostgreSQL, an embedded broker, the relay and the scheduler.
+Start what runs between the shop and the consumer: embedded PostgreSQL, an embedded broker, the relay and the scheduler.
 
-Everything lives below one temporary directory. Processes and files go when the context ends, and also when this
-process is killed: a guard process sees to it.
+All files are in one temporary directory. Processes and files are removed when the context ends, and also when this
+process is killed: a guard process does it then.
 """
 
 from __future__ import annotations
@@ -24,14 +24,15 @@ from outrider.embedded import EmbeddedServer, Postgres, RabbitMQ, Valkey
 from outrider.embedded.process import ProcessGuard, ServerProcess
 from outrider.errors import OutboxError
 from outrider.operations.setup import Target, apply_step, plan_setup, read_facts
-from outrider.settings.models import ENVIRONMENT_PREFIX
+from outrider.settings.database import ENVIRONMENT_PREFIX
+from outrider.storage.connection import connect
 from outrider.storage.sql_files import migrations, script
-from outrider.storage.store import Store, connect
+from outrider.storage.store import Store
 
 BrokerKind = Literal["valkey", "rabbitmq"]
 
-# Production waits longer, so that a broker that comes back is not met by everybody at once. A demo is watched.
-IMPATIENCE: Mapping[str, str] = {
+# Shorter than the defaults, which spread the load on a broker that has just returned: a viewer of the demo waits.
+SHORT_WAITS: Mapping[str, str] = {
     "HOLD_SECONDS": "1",
     "BROKER_OUTAGE_COOLDOWN_SECONDS": "1",
     "POLL_SECONDS": "0.2",
@@ -45,10 +46,10 @@ SERVICES = ("outrider.cdc_relay", "outrider.retry_scheduler")
 STOP_SECONDS = 10.0
 
 
-class KillableValkey(Valkey):
+class ValkeyWithoutFsync(Valkey):
     """
-    A Valkey that survives its own death, though not the machine's: every command is in the kernel's hands before it is
-    answered, but nobody waits for the disk. The embedded default does, and held consumers to one sync per message.
+    Keeps its data when the process is killed, but not when the machine crashes: every command is written before it is
+    answered, without fsync. The embedded default calls fsync for every command, which limits consumers to its rate.
     """
 
     def _launch_with(self, command: list[str], environment: dict[str, str] | None = None) -> ServerProcess:
@@ -62,7 +63,7 @@ class Servers:
     services: dict[str, ServerProcess]
 
     def check(self) -> None:
-        """OutboxError when a service has ended."""
+        """Raise OutboxError if a service has ended."""
         for name, process in self.services.items():
             if process.exit_code is not None:
                 last = (process.log_tail(1) or "it wrote nothing").strip()
@@ -72,13 +73,13 @@ class Servers:
 @contextlib.contextmanager
 def running_servers(broker_kind: BrokerKind) -> Iterator[Servers]:
     directory = Path(tempfile.mkdtemp(prefix="outbox-demo-"))
-    directory.chmod(0o711)  # root runs PostgreSQL as another user, who must get through
+    directory.chmod(0o711)  # root runs PostgreSQL as another user, which needs access
     guard = ProcessGuard([directory])
     with contextlib.ExitStack() as stack:
         stack.callback(guard.close)
         postgres = stack.enter_context(contextlib.closing(Postgres(base_dir=directory)))
         broker = stack.enter_context(
-            contextlib.closing((KillableValkey if broker_kind == "valkey" else RabbitMQ)(base_dir=directory))
+            contextlib.closing((ValkeyWithoutFsync if broker_kind == "valkey" else RabbitMQ)(base_dir=directory))
         )
         _start_together(postgres, broker)
         _set_up(postgres.dsn())
@@ -106,7 +107,7 @@ def _start_together(*servers: EmbeddedServer) -> None:
 
 
 def _set_up(dsn: str) -> None:
-    """As `outrider setup` does it, and the shop's own table."""
+    """Do what `outrider setup` does, and create the shop's table."""
     with connect(dsn, application_name="outrider demo") as connection:
         store = Store(connection, TARGET.schema)
         facts = read_facts(store, publication=TARGET.publication, slot=TARGET.slot)
@@ -116,15 +117,20 @@ def _set_up(dsn: str) -> None:
 
 
 def _start_service(guard: ProcessGuard, directory: Path, name: str, dsn: str, broker_url: str) -> ServerProcess:
-    inherited = {key: value for key, value in os.environ.items() if not key.startswith(ENVIRONMENT_PREFIX)}
-    settings = {**IMPATIENCE, "DATABASE_URL": dsn, "BROKER_URL": broker_url, "LOG_FORMAT": "json"}
+    settings = {**SHORT_WAITS, "DATABASE_URL": dsn, "BROKER_URL": broker_url, "LOG_FORMAT": "json"}
     return guard.start(
         [sys.executable, "-m", name],
         directory=directory,
-        environment={**inherited, **{ENVIRONMENT_PREFIX + key: value for key, value in settings.items()}},
+        environment=service_environment(settings),
         log_file=directory / f"{name}.log",
         stop_signal=signal.SIGTERM,
     )
+
+
+def service_environment(settings: Mapping[str, object]) -> dict[str, str]:
+    """The environment of a service with exactly these settings: other OUTRIDER_* variables are not inherited."""
+    inherited = {key: value for key, value in os.environ.items() if not key.startswith(ENVIRONMENT_PREFIX)}
+    return inherited | {f"{ENVIRONMENT_PREFIX}{key.upper()}": str(value) for key, value in settings.items()}
 
 
 def _stop(services: dict[str, ServerProcess]) -> None:
@@ -135,13 +141,13 @@ def _stop(services: dict[str, ServerProcess]) -> None:
 
 
 def is_ready(connection: psycopg.Connection[Any]) -> bool:
-    """Whether the relay reads from its slot and the scheduler has said that it lives."""
+    """Whether the relay reads from its slot and the scheduler has registered its presence."""
     row = connection.execute(script("demo/ready.sql", schema=TARGET.schema, slot=TARGET.slot)).fetchone()
     return row is not None and bool(row[0])
 
 
 def count_rows(connection: psycopg.Connection[Any]) -> tuple[int, int]:
-    """Orders that were committed, and messages that still wait."""
+    """The number of committed orders and of pending messages."""
     row = connection.execute(script("demo/counts.sql", schema=TARGET.schema)).fetchone()
     assert row is not None
     return row[0], row[1]

@@ -1,7 +1,7 @@
 """
-The shop: commits orders, each with its message in the same transaction. An application like the reader's own.
+Shop: commits orders, each with its message in the same transaction, as an application would.
 
-Some customers change their mind: those transactions roll back, and their messages must never be seen.
+A share of the transactions is rolled back; their messages must never be delivered.
 """
 
 from __future__ import annotations
@@ -21,57 +21,57 @@ from outrider.storage.sql_files import script
 
 CUSTOMERS = ("Ada", "Edsger", "Grace", "Barbara", "Donald", "Radia")
 ROLLBACK_SHARE = 0.05
-ORDERS_PER_TILL = 100
-"""What one connection commits in a second on a slow disk, with room to spare."""
-MOST_TILLS = 16
+ORDERS_PER_CONNECTION = 100
+"""Orders that one connection can commit in a second, also on a slow disk."""
+MAX_CONNECTIONS = 16
 
 
 class Shop:
-    """Tills that place orders at a steady rate, each over its own connection, until the shop closes."""
+    """Threads that place orders at a steady rate, each with its own connection, until the shop is closed."""
 
-    def __init__(self, dsn: str, queue: str, rate: float, ledger: DeliveryTally) -> None:
+    def __init__(self, dsn: str, queue: str, rate: float, tally: DeliveryTally) -> None:
         self.error: Exception | None = None
         self._dsn = dsn
         self._queue = queue
         self._rate = rate
-        self._ledger = ledger
+        self._tally = tally
         self._closed = threading.Event()
         self._numbers = itertools.count()
         self._outbox = Outbox(exchange="", outside_transaction="raise")
-        self._place_order = script("demo/place_order.sql")
-        tills = min(MOST_TILLS, int(rate / ORDERS_PER_TILL) + 1)
-        self._tills = [threading.Thread(target=self._run_till, name=f"till-{n}", daemon=True) for n in range(tills)]
+        self._insert_order = script("demo/place_order.sql")
+        count = min(MAX_CONNECTIONS, int(rate / ORDERS_PER_CONNECTION) + 1)
+        self._threads = [threading.Thread(target=self._run, name=f"shop-{n}", daemon=True) for n in range(count)]
 
     def open(self) -> None:
         self._opened_at = time.monotonic()
-        for till in self._tills:
-            till.start()
+        for thread in self._threads:
+            thread.start()
 
     def close(self) -> None:
-        """No new orders; returns when the last ones are through."""
+        """Place no more orders. Returns when the last transactions have ended."""
         self._closed.set()
-        for till in self._tills:
-            if till.ident is not None:
-                till.join()
+        for thread in self._threads:
+            if thread.ident is not None:
+                thread.join()
 
-    def _run_till(self) -> None:
+    def _run(self) -> None:
         try:
             with psycopg.connect(self._dsn, autocommit=True) as connection:
-                # Orders are numbered across tills, and each number has its moment: a slow commit is caught up.
+                # Orders are numbered across threads, and each number has its time: a slow commit is caught up.
                 for number in self._numbers:
                     if self._closed.wait(max(0.0, self._opened_at + number / self._rate - time.monotonic())):
                         return
-                    self._serve(connection)
-        except Exception as error:  # shown by the story, which then ends the demo
+                    self._place_order(connection)
+        except Exception as error:  # run_demo reports it and ends the demo
             self.error = error
 
-    def _serve(self, connection: psycopg.Connection[Any]) -> None:
+    def _place_order(self, connection: psycopg.Connection[Any]) -> None:
         event_id = str(uuid4())
-        changes_their_mind = random.random() < ROLLBACK_SHARE  # noqa: S311 - a customer, not a key
+        roll_back = random.random() < ROLLBACK_SHARE  # noqa: S311 - not for cryptography
         order = {"customer": random.choice(CUSTOMERS), "total_cents": random.randint(100, 99_999)}  # noqa: S311
-        self._ledger.placing(event_id)
-        with connection.transaction(force_rollback=changes_their_mind):
-            row = connection.execute(self._place_order, order).fetchone()
+        self._tally.placing(event_id)
+        with connection.transaction(force_rollback=roll_back):
+            row = connection.execute(self._insert_order, order).fetchone()
             assert row is not None
             self._outbox.publish(
                 connection,
@@ -81,4 +81,7 @@ class Shop:
                 routing_key=self._queue,
                 event_id=event_id,
             )
-        (self._ledger.rolled_back if changes_their_mind else self._ledger.committed)(event_id)
+        if roll_back:
+            self._tally.rolled_back(event_id)
+        else:
+            self._tally.committed(event_id)

@@ -1,10 +1,10 @@
 """
-The ledger: what was committed, what was rolled back, what arrived and how long that took. No I/O; thread-safe.
+DeliveryTally: counts committed, rolled-back and delivered messages, and measures latency. No I/O; thread-safe.
 
-Both sides are threads of one process, so one monotonic clock measures a message from just before its INSERT to its
-arrival at the consumer. Messages that the outage touched are counted apart: those in flight when the broker was killed,
-those committed while it was gone, and those committed until everything had caught up: nothing waited for longer than
-CAUGHT_UP_SECONDS any more.
+Shop and consumer are threads of one process, so one monotonic clock measures each message from just before its INSERT
+to its arrival at the consumer. Messages affected by the outage are counted separately: those in flight at the kill,
+those committed during the outage, and those committed before the backlog was delivered (no message had been waiting
+longer than CAUGHT_UP_SECONDS).
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ CAUGHT_UP_SECONDS = 0.25
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """The state of the ledger at one moment."""
+    """The state of the tally at one moment."""
 
     committed: int
     delivered: int
     missing: int
-    """Committed and not delivered: on their way, or lost once nothing is on its way any more."""
+    """Committed and not delivered: still pending, or lost if nothing is pending any more."""
     duplicates: int
     rolled_back: int
-    leaked: int
-    """Rolled back and delivered all the same: there must be none."""
+    rolled_back_but_delivered: int
+    """Must be 0."""
     p50_ms: float | None
     p99_ms: float | None
     outage_messages: int
@@ -52,17 +52,17 @@ class DeliveryTally:
         self._arrivals = 0
         self.last_arrival = self._started
         self._per_tick: Counter[int] = Counter()
-        self._calm_ms: list[float] = []
+        self._normal_ms: list[float] = []
         self._outage_ms: list[float] = []
         self._killed_at: float | None = None
         self._back_at: float | None = None
-        self._over_at: float | None = None
-        self._underway: dict[str, float] = {}  # placed and not arrived, oldest first
+        self._caught_up_at: float | None = None
+        self._undelivered: dict[str, float] = {}  # placed and not arrived, oldest first
 
     def placing(self, event_id: str) -> None:
-        """Before the INSERT: the message may arrive before its commit returns."""
+        """Call before the INSERT: the message may arrive before its commit returns."""
         with self._lock:
-            self._placed[event_id] = self._underway[event_id] = time.monotonic()
+            self._placed[event_id] = self._undelivered[event_id] = time.monotonic()
 
     def committed(self, event_id: str) -> None:
         with self._lock:
@@ -71,7 +71,7 @@ class DeliveryTally:
     def rolled_back(self, event_id: str) -> None:
         with self._lock:
             self._rolled_back.add(event_id)
-            self._underway.pop(event_id, None)
+            self._undelivered.pop(event_id, None)
 
     def broker_killed(self) -> None:
         with self._lock:
@@ -91,20 +91,20 @@ class DeliveryTally:
                 return
             self._arrived.add(event_id)
             placed = self._placed.get(event_id, now)
-            (self._outage_ms if self._touched_by_outage(placed) else self._calm_ms).append((now - placed) * 1000)
-            self._underway.pop(event_id, None)
-            if self._back_at is not None and self._over_at is None:
-                oldest = next(iter(self._underway.values()), now)
-                self._over_at = now if now - oldest < CAUGHT_UP_SECONDS else None
+            (self._outage_ms if self._is_affected_by_outage(placed) else self._normal_ms).append((now - placed) * 1000)
+            self._undelivered.pop(event_id, None)
+            if self._back_at is not None and self._caught_up_at is None:
+                oldest = next(iter(self._undelivered.values()), now)
+                self._caught_up_at = now if now - oldest < CAUGHT_UP_SECONDS else None
 
     def is_complete(self) -> bool:
-        """Whether everything that was committed has arrived."""
+        """Whether every committed message has arrived."""
         with self._lock:
             return self._committed <= self._arrived
 
     def figures(self) -> Figures:
         with self._lock:
-            calm = sorted(self._calm_ms)
+            normal = sorted(self._normal_ms)
             now = time.monotonic()
             outage = 0.0 if self._killed_at is None else (self._back_at or now) - self._killed_at
             tick = int((now - self._started) * TICKS_PER_SECOND)
@@ -114,9 +114,9 @@ class DeliveryTally:
                 missing=len(self._committed - self._arrived),
                 duplicates=self._arrivals - len(self._arrived),
                 rolled_back=len(self._rolled_back),
-                leaked=len(self._arrived & self._rolled_back),
-                p50_ms=percentile(calm, 50),
-                p99_ms=percentile(calm, 99),
+                rolled_back_but_delivered=len(self._arrived & self._rolled_back),
+                p50_ms=percentile(normal, 50),
+                p99_ms=percentile(normal, 99),
                 outage_messages=len(self._outage_ms),
                 outage_max_ms=max(self._outage_ms, default=None),
                 outage_seconds=outage,
@@ -125,9 +125,9 @@ class DeliveryTally:
                 ),
             )
 
-    def _touched_by_outage(self, placed: float) -> bool:
-        """Decided when a message arrives: one that was placed before the kill and arrives after it was in flight."""
-        return self._killed_at is not None and (self._over_at is None or placed < self._over_at)
+    def _is_affected_by_outage(self, placed: float) -> bool:
+        """Called on arrival: a message placed before the kill that arrives after it was in flight."""
+        return self._killed_at is not None and (self._caught_up_at is None or placed < self._caught_up_at)
 
 
 def percentile(ordered: Sequence[float], percent: int) -> float | None:

@@ -2,10 +2,10 @@
 Real servers for the demo and the tests, started from binaries on this machine: no Docker, no root, no configuration.
 
 `Postgres`, `Valkey` and `RabbitMQ` are context managers over private servers on free loopback ports. They can be
-stopped, killed, suspended and started again on the same data, and leave no process and no file behind, however the
-program that uses them ends. They are for demonstrations and tests; nothing here is meant for production.
+stopped, killed, suspended and started again on the same data. Their processes and files are removed, however the
+program that uses them ends. For demonstrations and tests only, not for production.
 
-Names are imported when they are first used, so that `python -m outrider.embedded.rabbitmq` runs its module only once.
+Names are imported on first use, so that `python -m outrider.embedded.rabbitmq` runs its module only once.
 """
 
 from __future__ import annotations

@@ -1,19 +1,19 @@
 """
-The guard: a small program between an embedded server and the process that wants it.
+The guard: a small program that starts embedded servers for its parent process and cleans up after it.
 
 It is run by path, as its own process, with the standard library only. It starts servers on request (one JSON object
-per line on standard input, one answer per line on standard output) and promises that nothing is left behind:
+per line on standard input, one answer per line on standard output) and guarantees that no process or file remains:
 
-- when its standard input ends or its parent is gone, however that came (return, Ctrl-C, SIGKILL), it ends every server
-  it started, the last one first, and removes the directories it was given;
-- a server that exits takes its remaining descendants with it (Linux: the guard is their subreaper), so that a server
-  reported as ended can be started again on the same port and data;
-- should the guard itself be killed, Linux sends each server its own stop signal (`PR_SET_PDEATHSIG`).
+- when its standard input ends or its parent has ended for any reason (return, Ctrl-C, SIGKILL), it ends every server
+  that it started, the last one first, and removes the directories it was given;
+- when a server exits, it kills the server's remaining descendants (Linux: the guard is their subreaper), so that the
+  server can be started again on the same port and data;
+- if the guard itself is killed, Linux sends each server its stop signal (`PR_SET_PDEATHSIG`).
 
-`PR_SET_PDEATHSIG` alone would not do: it fires when the *thread* that forked ends, it is cleared by a change of user,
-and it removes no files. The guard has one thread and lives exactly as long as its owner.
+`PR_SET_PDEATHSIG` alone is not enough: it fires when the *thread* that forked ends, a change of user clears it, and it
+removes no files. The guard has one thread and lives exactly as long as its parent.
 
-It does not know what it starts, it does not wait until a server is ready, and it does not restart anything.
+It knows nothing about the servers, does not wait until a server is ready, and does not restart anything.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def parent_of_each_process() -> dict[int, int]:
             try:
                 status = (entry / "stat").read_text(errors="replace")
             except OSError:
-                continue  # it ended meanwhile
+                continue  # the process ended
             # The command may hold spaces and brackets; the fields after the last bracket are: state, parent pid, ...
             parents[int(entry.name)] = int(status.rpartition(")")[2].split()[1])
     return parents
@@ -69,7 +69,7 @@ def descendants_of(pid: int) -> Iterator[int]:
             yield from descendants_of(child)
 
 
-def send(pid: int, number: int, whole_tree: bool = False) -> None:
+def send_signal(pid: int, number: int, whole_tree: bool = False) -> None:
     for target in descendants_of(pid) if whole_tree else (pid,):
         try:
             os.kill(target, number)
@@ -90,7 +90,7 @@ class Guard:
         if pid == 0:
             try:
                 self._become_server(request, log, guard_pid)
-            except Exception as error:  # a forked copy of the guard must never go on as a guard
+            except Exception as error:  # the forked child must never continue as a guard
                 os.write(log, f"cannot run {request['command'][0]}: {error}\n".encode())
             os._exit(127)
         os.close(log)
@@ -113,7 +113,7 @@ class Guard:
         if os.getppid() != guard_pid:
             return  # the guard died before prctl took effect
         os.chdir(request["directory"])
-        os.execve(request["command"][0], request["command"], request["environment"])  # noqa: S606 - no shell is meant
+        os.execve(request["command"][0], request["command"], request["environment"])  # noqa: S606 - no shell
 
     def status(self, request: Request) -> Request:
         self.reap()
@@ -121,15 +121,15 @@ class Guard:
 
     def forward_signal(self, request: Request) -> Request:
         if request["pid"] in self.stop_signals:
-            send(request["pid"], request["signal"], request["whole_tree"])
+            send_signal(request["pid"], request["signal"], request["whole_tree"])
         return {}
 
     def reap(self) -> None:
-        """Collect what has ended. Once a server has, end its orphans too: they hold its port, files and memory."""
+        """Collect ended processes. After a server has ended, kill its orphans: they hold its port, files and memory."""
         if self._collect():
             while orphans := self._orphans():
                 for pid in orphans:
-                    send(pid, signal.SIGKILL, whole_tree=True)
+                    send_signal(pid, signal.SIGKILL, whole_tree=True)
                 time.sleep(0.002)
                 self._collect()
 
@@ -152,12 +152,12 @@ class Guard:
 
     def end_everything(self) -> None:
         for pid, stop_signal in reversed(list(self.stop_signals.items())):
-            send(pid, stop_signal)
-            send(pid, signal.SIGCONT, whole_tree=True)  # a suspended server would not see the signal
+            send_signal(pid, stop_signal)
+            send_signal(pid, signal.SIGCONT, whole_tree=True)  # a suspended server would not see the signal
             deadline = time.monotonic() + END_DEADLINE_SECONDS
             while pid in self.stop_signals:
                 if time.monotonic() > deadline:
-                    send(pid, signal.SIGKILL, whole_tree=True)
+                    send_signal(pid, signal.SIGKILL, whole_tree=True)
                 time.sleep(0.002)
                 self.reap()
         for directory in self.directories:
@@ -165,7 +165,7 @@ class Guard:
 
 
 def requests_from(stream: int, parent_pid: int) -> Iterator[Request]:
-    """Requests until the stream ends, the parent is gone or somebody asks the guard to terminate."""
+    """Requests until the stream ends, the parent has ended or the guard receives SIGTERM."""
     buffered = b""
     while os.getppid() == parent_pid:
         readable, _, _ = select.select([stream], [], [], PARENT_CHECK_SECONDS)
@@ -184,7 +184,7 @@ def terminate(*_: object) -> None:
 
 def main() -> None:
     parent_pid, *directories = sys.argv[1:]
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the owner, who then closes the pipe
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which then closes the pipe
     signal.signal(signal.SIGTERM, terminate)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     prctl(PR_SET_CHILD_SUBREAPER, 1)
@@ -194,11 +194,11 @@ def main() -> None:
         for request in requests_from(sys.stdin.fileno(), int(parent_pid)):
             try:
                 answer = operations[request["operation"]](request)
-            except Exception as error:  # whatever it is, the owner decides
+            except Exception as error:  # reported to the parent, which raises it
                 answer = {"error": str(error)}
             os.write(sys.stdout.fileno(), json.dumps({**answer, "id": request["id"]}).encode() + b"\n")
     except BrokenPipeError:
-        pass  # the owner died between its question and the answer
+        pass  # the parent ended before it read the answer
     finally:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         guard.end_everything()

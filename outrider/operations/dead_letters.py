@@ -1,13 +1,12 @@
 """
-Dead letters: replay them, discard them, look at them, group them by what went wrong.
+Dead letters: list them, group them by failure, replay them, discard them.
 
-A message is replayed by one statement that moves it from outbox_dead_letter back into the outbox: same event_id, same
-content, no attempt spent, a new id (so it goes to the end of its ordering key). The relay then sends it like any new
-message, or the scheduler where there is no relay. Replaying twice is harmless: what is back in the outbox is no dead
-letter any more.
+A replay moves dead letters back into the outbox in one statement per batch: same event_id, same content, no attempts
+spent, and a new id, so that the message goes to the end of its ordering key. The relay then publishes it like any new
+message (or the scheduler, where there is no relay). A second replay finds no dead letter and does nothing.
 
-Work is done in batches, each a transaction of its own: what a lost connection interrupts can simply be done again. No
-more than a batch is held in memory.
+Work is done in batches, each in its own transaction: after a lost connection the same call can be repeated. No more
+than one batch is held in memory.
 """
 
 from __future__ import annotations
@@ -18,41 +17,40 @@ from datetime import datetime
 from itertools import islice
 from typing import NamedTuple
 
+from outrider.operations.message_selection import MessageSelection
 from outrider.operations.rate_limit import RateLimit
-from outrider.operations.selection import MessageSelection
 from outrider.operations.stored_content import StoredContent
 from outrider.storage.fingerprint import fingerprint, pattern
 from outrider.storage.store import Store
 
 BATCH_SIZE = 1000
 MOST_GROUPS = 10_000
-REASONS = ("max attempts", "expired", "rejected", "undecodable")
 
 Progress = Callable[[int], None]
-"""Is told how many messages a batch was."""
+"""Called after each batch with the number of its messages."""
 
 
 @dataclass(frozen=True)
 class DeadLetterSelection(MessageSelection):
-    """Which dead letters; conditions that are given must all hold. Their age counts since they were buried."""
+    """Which dead letters; all given conditions must hold. Their age counts from the moment they were buried."""
 
     reason: str | None = None
-    """One of REASONS."""
+    """One of DEAD_LETTER_REASONS."""
     fingerprint: str | None = None
-    """Of one failure, as `groups` tells it."""
+    """Of one kind of failure, as in FailureGroup."""
 
     def parameters(self) -> dict[str, object]:
         return MessageSelection.parameters(self) | {"reason": self.reason}
 
 
-class Replayed(NamedTuple):
+class ReplayResult(NamedTuple):
     replayed: int
     kept: int
     """Still dead letters, because a message with the same dedup_key is pending."""
 
 
 class DeadLetterSummary(NamedTuple):
-    """What operators see of one: not what the message says. In the order of `dead_columns`."""
+    """A dead letter without its content. The fields are in the order of the SQL fragment `dead_columns`."""
 
     id: int
     event_id: str
@@ -71,15 +69,15 @@ class DeadLetterSummary(NamedTuple):
         return fingerprint(self.reason, self.event_type, self.last_error)
 
 
-class Group(NamedTuple):
-    """Dead letters of one fingerprint."""
+class FailureGroup(NamedTuple):
+    """Dead letters with the same fingerprint."""
 
     fingerprint: str
     messages: int
     reason: str
     event_type: str
     error: str
-    """Without what differs from message to message."""
+    """Without the parts that differ between messages: numbers, ids, quoted values."""
     first_died_at: datetime
     last_died_at: datetime
     example_id: int
@@ -93,26 +91,26 @@ def replay(
     batch_size: int = BATCH_SIZE,
     rate: float | None = None,
     progress: Progress | None = None,
-) -> Replayed:
-    """Put them back into the outbox, in their old order; `rate` is how many a second at most."""
-    pace = RateLimit(rate)
+) -> ReplayResult:
+    """Move dead letters back into the outbox in their old order, at most `rate` messages a second."""
+    rate_limit = RateLimit(rate)
     replayed = kept = 0
-    for ids in chosen(store, selection, batch_size=pace.batch_size(batch_size)):
+    for ids in selected_ids(store, selection, batch_size=rate_limit.batch_size(batch_size)):
         found, moved = store.replay_dead(ids)
         replayed += moved
         kept += found - moved
         if progress:
             progress(len(ids))
-        pace.wait(moved)
-    return Replayed(replayed, kept)
+        rate_limit.wait(moved)
+    return ReplayResult(replayed, kept)
 
 
 def discard(
     store: Store, selection: DeadLetterSelection, *, batch_size: int = BATCH_SIZE, progress: Progress | None = None
 ) -> int:
-    """Delete them for good; returns how many."""
+    """Delete dead letters for good; returns how many."""
     discarded = 0
-    for ids in chosen(store, selection, batch_size=batch_size):
+    for ids in selected_ids(store, selection, batch_size=batch_size):
         discarded += store.discard_dead(ids)
         if progress:
             progress(len(ids))
@@ -120,17 +118,17 @@ def discard(
 
 
 def purge(store: Store, *, older_than_seconds: float, event_type: str | None = None) -> int:
-    """Delete those that died longer ago, of all types or of one; returns how many."""
+    """Delete old dead letters of all types, or of the types that match a glob; returns how many."""
     return discard(store, DeadLetterSelection(event_type=event_type, older_than_seconds=older_than_seconds))
 
 
 def count(store: Store, selection: DeadLetterSelection) -> int:
-    return sum(len(ids) for ids in chosen(store, selection))
+    return sum(len(ids) for ids in selected_ids(store, selection))
 
 
-def chosen(store: Store, selection: DeadLetterSelection, *, batch_size: int = BATCH_SIZE) -> Iterator[list[int]]:
-    """The ids of the selected, ascending, in batches."""
-    for outlines in _walk(store, selection, batch_size):
+def selected_ids(store: Store, selection: DeadLetterSelection, *, batch_size: int = BATCH_SIZE) -> Iterator[list[int]]:
+    """The row ids of the selected dead letters, ascending, in batches."""
+    for outlines in _outlines(store, selection, batch_size):
         ids = [
             row_id
             for row_id, reason, event_type, error, _ in outlines
@@ -140,15 +138,14 @@ def chosen(store: Store, selection: DeadLetterSelection, *, batch_size: int = BA
             yield ids
 
 
-def browse(store: Store, selection: DeadLetterSelection, *, at_most: int = 50) -> list[DeadLetterSummary]:
-    """The newest of them, the newest first."""
-    return list(islice(newest_first(store, selection, batch_size=min(at_most, BATCH_SIZE)), at_most))
-
-
 def newest_first(
-    store: Store, selection: DeadLetterSelection, *, batch_size: int = BATCH_SIZE
+    store: Store, selection: DeadLetterSelection, *, limit: int = 50, batch_size: int = BATCH_SIZE
 ) -> Iterator[DeadLetterSummary]:
-    """All of them, the newest first, a page of the table at a time."""
+    """The newest `limit` dead letters, read in pages."""
+    return islice(_newest_first(store, selection, min(limit, batch_size)), limit)
+
+
+def _newest_first(store: Store, selection: DeadLetterSelection, batch_size: int) -> Iterator[DeadLetterSummary]:
     parameters = selection.parameters()
     before: tuple[datetime, int] | None = None
     while rows := store.dead_letters(parameters, before=before, batch_size=batch_size):
@@ -158,8 +155,8 @@ def newest_first(
         before = letter.died_at, letter.id
 
 
-def find(store: Store, selection: DeadLetterSelection) -> tuple[DeadLetterSummary, StoredContent] | None:
-    """The newest of them, whole."""
+def find_with_content(store: Store, selection: DeadLetterSelection) -> tuple[DeadLetterSummary, StoredContent] | None:
+    """The newest of the selected dead letters, with its content; None if there is none."""
     row = store.dead_letter(selection.parameters())
     if row is None:
         return None
@@ -167,34 +164,38 @@ def find(store: Store, selection: DeadLetterSelection) -> tuple[DeadLetterSummar
     return DeadLetterSummary._make(row[:width]), StoredContent._make(row[width:])
 
 
-def groups(store: Store, selection: DeadLetterSelection) -> list[Group]:
-    """What went wrong, the most frequent first. Beyond MOST_GROUPS of them, the rest is one group without a name."""
-    found: dict[str, Group] = {}
-    for outlines in _walk(store, selection, BATCH_SIZE):
+def group_by_failure(store: Store, selection: DeadLetterSelection) -> list[FailureGroup]:
+    """The kinds of failure, the most frequent first. Beyond MOST_GROUPS, the rest is one group with an empty name."""
+    groups: dict[str, FailureGroup] = {}
+    for outlines in _outlines(store, selection, BATCH_SIZE):
         for row_id, reason, event_type, error, died_at in outlines:
             name = fingerprint(reason, event_type, error)
             if selection.fingerprint not in (None, name):
                 continue
-            if name not in found and len(found) >= MOST_GROUPS:
+            if name not in groups and len(groups) >= MOST_GROUPS:
                 name = reason = event_type = ""
                 error = None
-            group = found.get(name)
+            group = groups.get(name)
             if group is None:
-                found[name] = Group(name, 1, reason, event_type, pattern(error), died_at, died_at, row_id)
+                groups[name] = FailureGroup(name, 1, reason, event_type, pattern(error), died_at, died_at, row_id)
             else:
-                found[name] = group._replace(
+                groups[name] = group._replace(
                     messages=group.messages + 1,
                     first_died_at=min(group.first_died_at, died_at),
                     last_died_at=max(group.last_died_at, died_at),
                     example_id=row_id,
                 )
-    return sorted(found.values(), key=lambda group: (-group.messages, group.fingerprint))
+    return sorted(groups.values(), key=lambda group: (-group.messages, group.fingerprint))
 
 
-def _walk(
+def _outlines(
     store: Store, selection: DeadLetterSelection, batch_size: int
 ) -> Iterator[list[tuple[int, str, str, str | None, datetime]]]:
-    """Outlines of the selected, by their ids, but for the fingerprint: that is the caller's to compare."""
+    """
+    Batches of (id, reason, event_type, last_error, died_at), ascending by id, up to the newest one at the start.
+
+    SQL applies every condition except the fingerprint, which the caller compares.
+    """
     parameters = selection.parameters()
     after, up_to = 0, store.newest_dead_letter()
     while rows := store.dead_outlines(parameters, after=after, up_to=up_to, batch_size=batch_size):

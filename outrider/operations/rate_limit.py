@@ -1,8 +1,8 @@
 """
-RateLimit: no more than so many messages a second, evenly.
+RateLimit: at most `rate` messages a second, spread evenly.
 
-Work is done in batches of a tenth of a second's messages, each followed by the rest of its time. Time that a slow batch
-lost is not caught up with a burst.
+A batch holds a tenth of a second's messages, and `wait` sleeps for the rest of that time. Time lost in a slow batch is
+not made up with a burst.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ BATCHES_PER_SECOND = 10
 
 
 class RateLimit:
-    """A rate of None does not wait."""
+    """Without a rate, `wait` returns at once."""
 
     def __init__(
         self,
@@ -26,19 +26,19 @@ class RateLimit:
         self._rate = rate
         self._clock = clock
         self._sleep = sleep
-        self._due = clock()
+        self._next_batch_at = clock()
 
-    def batch_size(self, most: int) -> int:
-        """How many messages to take at once, `most` of them at most."""
-        return most if self._rate is None else max(1, min(most, int(self._rate / BATCHES_PER_SECOND)))
+    def batch_size(self, largest: int) -> int:
+        """How many messages to take at once: from 1 to `largest`."""
+        return largest if self._rate is None else max(1, min(largest, int(self._rate / BATCHES_PER_SECOND)))
 
     def wait(self, count: int) -> None:
-        """After a batch of so many: until the next may begin."""
+        """Sleep until the next batch may begin, after a batch of `count` messages."""
         if self._rate is None:
             return
-        self._due += count / self._rate
+        self._next_batch_at += count / self._rate
         now = self._clock()
-        if self._due > now:
-            self._sleep(self._due - now)
+        if self._next_batch_at > now:
+            self._sleep(self._next_batch_at - now)
         else:
-            self._due = now
+            self._next_batch_at = now

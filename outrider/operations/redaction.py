@@ -1,9 +1,12 @@
 """
-Redactor: what operators see of a payload is a copy without its secrets; what is stored and sent is untouched.
+Redaction: operators see a copy of the payload without its secrets. The stored payload is never changed.
 
-A redactor is a function of the application, named by a dotted path: it is given the event type, the decoded payload (a
-copy that it may change) and the headers, and returns what may be seen. One that raises, or cannot be found while a
-message is shown, hides the payload: showing too much is the one thing that must not happen.
+A redactor is a function of the application, named by its dotted path:
+
+    redact(event_type, payload, headers) -> what operators may see
+
+`payload` is a decoded copy that the function may change. If the function raises, or the payload cannot be decoded, the
+payload is hidden.
 """
 
 from __future__ import annotations
@@ -20,11 +23,11 @@ HIDDEN = "<hidden>"
 
 
 def load_redactor(path: str) -> Redact:
-    """The function at a dotted path; ValueError that says what is wrong with it."""
+    """Import the function at a dotted path. ValueError if it cannot be imported or called."""
     module_name, _, name = path.rpartition(".")
     try:
         found = getattr(import_module(module_name), name)
-    except Exception as error:  # whatever a module of the application does when it is imported
+    except Exception as error:  # a module of the application can raise anything at import
         raise ValueError(f"redactor {path!r} cannot be imported ({type(error).__name__})") from None
     if not callable(found):
         raise ValueError(f"redactor {path!r} is not a function")
@@ -35,15 +38,15 @@ def load_redactor(path: str) -> Redact:
 def redacted(
     redact: Redact | None, event_type: str, payload: bytes, content_type: str, headers: Mapping[str, Any]
 ) -> str:
-    """What operators may see, as text. Without a redactor that is nothing of the payload but its size."""
+    """The payload as operators may see it. Without a redactor: only its size and content type."""
     if redact is None:
         return f"<{len(payload)} bytes of {content_type}>"
     try:
-        # Decoded here, for this call alone: whatever the redactor does to it, it does to a copy.
+        # Decoded for this call only: the redactor changes a copy.
         shown = redact(event_type, _decode(payload, content_type), dict(headers))
         return shown if isinstance(shown, str) else json.dumps(shown, default=str, ensure_ascii=False)
     except Exception as error:
-        # The text of the error may quote the payload.
+        # Only the class is logged: the text of the error may quote the payload.
         logging.getLogger(__name__).warning("the redactor failed: %s; the payload is hidden", type(error).__name__)
         return HIDDEN
 

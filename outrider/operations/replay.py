@@ -1,12 +1,12 @@
 """
-Replay: send what was sent before once more, from the log of event streams or from the archive of delivered messages.
+Replay: publish events of the event log, or delivered messages of the archive, once more.
 
-What is replayed enters the outbox as new messages of the relay: same event_id, same content, and the header `replayed`.
-Events of a stream keep the order of their versions, archived messages the order in which they were enqueued. A consumer
-that deduplicates by event_id must look at the header, or it will ignore them.
+They enter the outbox as new messages with the same event_id, the same content and the header `replayed`. Events of a
+stream keep the order of their versions, archived messages the order in which they were enqueued. A consumer that
+deduplicates by event_id must check the header, or it ignores them.
 
-The selection is made once, at the start, and held by the server (it needs a connection that is a session: no
-transaction pooler); the messages go in batches, each a transaction of its own.
+The selection is made once, at the start, in a server-side cursor (so the connection must not go through a transaction
+pooler). The messages are enqueued in batches, each in its own transaction.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import NamedTuple
 
+from outrider.operations.message_selection import like_pattern
 from outrider.operations.rate_limit import RateLimit
-from outrider.operations.selection import like
 from outrider.storage.store import Store
 
 BATCH_SIZE = 1000
@@ -25,41 +25,43 @@ BATCH_SIZE = 1000
 
 @dataclass(frozen=True)
 class ReplaySelection:
-    """What to send; conditions that are given must all hold."""
+    """What to replay; all given conditions must hold."""
 
     archive: bool = False
-    """From the archive instead of the log."""
+    """From the archive instead of the event log."""
     stream: str | None = None
-    """In the archive: the ordering key."""
+    """With `archive`: the ordering key."""
     event_type: str | None = None
     """A glob."""
     since: datetime | None = None
-    """When it was appended; in the archive: when it was delivered."""
+    """By the time of the append; with `archive`, of the delivery."""
     until: datetime | None = None
     after: int = 0
-    """The version of a stream after which to begin. The archive knows none."""
+    """Only later versions of the stream. Not for the archive."""
 
     def parameters(self) -> dict[str, object]:
         return {
             "stream": self.stream,
-            "event_type": like(self.event_type),
+            "event_type": like_pattern(self.event_type),
             "since": self.since,
             "until": self.until,
             "after": self.after,
         }
 
 
-class Replayable(NamedTuple):
+class ReplayableType(NamedTuple):
+    """The messages of one event type that a replay would enqueue."""
+
     event_type: str
     messages: int
     first_at: datetime
     last_at: datetime
 
 
-def survey(store: Store, selection: ReplaySelection) -> list[Replayable]:
-    """What would be sent, by type, the most frequent first."""
+def count_by_type(store: Store, selection: ReplaySelection) -> list[ReplayableType]:
+    """What a replay would enqueue, the most frequent type first."""
     rows = store.replayable_types(selection.parameters(), archive=selection.archive)
-    return [Replayable._make(row) for row in rows]
+    return [ReplayableType._make(row) for row in rows]
 
 
 def replay(
@@ -73,26 +75,27 @@ def replay(
     progress: Callable[[int], None] | None = None,
 ) -> int:
     """
-    Send it; returns how many messages entered the outbox.
+    Enqueue the selected messages; returns how many.
 
-    exchange     the log does not know where an event went: it goes there, or to the default exchange. An archived
-                 message goes where it went, unless this says otherwise
-    routing_key  in the log: the event type, in the archive: as it was, unless this says otherwise
-    rate         how many a second, at most
+    exchange     default: of an archived message its own; of an event the default exchange, because the event log does
+                 not record the exchange
+    routing_key  default: of an archived message its own; of an event its type
+    rate         at most so many messages a second
+    progress     called after each batch with the number of its messages
     """
-    pace = RateLimit(rate)
+    rate_limit = RateLimit(rate)
     replayed = 0
     batches = store.replayable_keys(
-        selection.parameters(), archive=selection.archive, batch_size=pace.batch_size(batch_size)
+        selection.parameters(), archive=selection.archive, batch_size=rate_limit.batch_size(batch_size)
     )
     for keys in batches:
         if selection.archive:
-            sent = store.replay_archived([row_id for (row_id,) in keys], exchange=exchange, routing_key=routing_key)
+            enqueued = store.replay_archived([row_id for (row_id,) in keys], exchange=exchange, routing_key=routing_key)
         else:
             streams, versions = zip(*keys, strict=True)
-            sent = store.replay_logged(streams, versions, exchange=exchange or "", routing_key=routing_key)
-        replayed += sent
+            enqueued = store.replay_logged(streams, versions, exchange=exchange or "", routing_key=routing_key)
+        replayed += enqueued
         if progress:
             progress(len(keys))
-        pace.wait(sent)
+        rate_limit.wait(enqueued)
     return replayed

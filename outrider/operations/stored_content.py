@@ -1,8 +1,8 @@
 """
-StoredContent: what a stored message says, and how much of it operators may see.
+StoredContent: the content of a stored message, and how much of it operators may see.
 
-A payload is shown as the redactor leaves it. Without a redactor its size and type are shown, or the payload itself to
-those who ask for it. Headers that repeat the payload (Celery's argsrepr and kwargsrepr) are as secret as the payload.
+With a redactor, its copy of the payload is shown. Without one, the payload's size and type are shown, or the payload
+itself on request. Headers that repeat the payload (Celery's argsrepr and kwargsrepr) are treated like the payload.
 Nothing is ever unpickled or uncompressed.
 """
 
@@ -15,12 +15,12 @@ from typing import Any, NamedTuple
 
 from outrider.operations.redaction import HIDDEN, Redact, redacted
 
-ECHOES = ("argsrepr", "kwargsrepr")
-"""Headers that repeat the payload."""
+HEADERS_WITH_PAYLOAD = ("argsrepr", "kwargsrepr")
+"""Celery's headers that repeat the arguments of the task."""
 
 
 class StoredContent(NamedTuple):
-    """The fields are in the order of the `content_columns` fragment of sql/queries.sql."""
+    """The fields are in the order of the SQL fragment `content_columns`."""
 
     schema_version: int
     aggregate_type: str | None
@@ -36,16 +36,16 @@ class StoredContent(NamedTuple):
     expires_at: datetime | None
     last_failed_at: datetime | None
 
-    def shown(self, event_type: str, redact: Redact | None, *, with_payload: bool = False) -> dict[str, Any]:
+    def visible_fields(self, event_type: str, redact: Redact | None, *, with_payload: bool = False) -> dict[str, Any]:
         """
-        The fields by name, JSON parsed, the payload as far as it may be seen.
+        The fields by name, with JSON parsed and the payload redacted.
 
-        with_payload  show it as it is, where no redactor says otherwise
+        with_payload  without a redactor, include the payload as it is
         """
         raw = with_payload and redact is None
         headers = _parsed(self.headers)
         fields = self._asdict() | {
-            "headers": headers if raw else _without_echoes(headers),
+            "headers": headers if raw else _hide_payload_headers(headers),
             "properties": _parsed(self.properties),
             "declarations": _parsed(self.declarations),
             "context": _parsed(self.context),
@@ -53,7 +53,7 @@ class StoredContent(NamedTuple):
         payload = bytes(fields.pop("payload"))
         fields["payload_bytes"] = len(payload)
         if raw:
-            fields |= _raw(payload)
+            fields |= _payload_as_text(payload)
         else:
             known = headers if isinstance(headers, dict) else {}
             fields["payload"] = redacted(redact, event_type, payload, self.content_type, known)
@@ -63,17 +63,17 @@ class StoredContent(NamedTuple):
 def _parsed(text: str | None) -> Any:
     try:
         return None if text is None else json.loads(text)
-    except (ValueError, RecursionError):  # PostgreSQL's json allows what Python's limits do not
+    except (ValueError, RecursionError):  # PostgreSQL's json allows deeper nesting and longer numbers than Python
         return text
 
 
-def _without_echoes(headers: Any) -> Any:
+def _hide_payload_headers(headers: Any) -> Any:
     if not isinstance(headers, dict):
         return HIDDEN
-    return {name: HIDDEN if name in ECHOES else value for name, value in headers.items()}
+    return {name: HIDDEN if name in HEADERS_WITH_PAYLOAD else value for name, value in headers.items()}
 
 
-def _raw(payload: bytes) -> dict[str, str]:
+def _payload_as_text(payload: bytes) -> dict[str, str]:
     try:
         return {"payload": payload.decode()}
     except UnicodeDecodeError:

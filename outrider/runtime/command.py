@@ -1,7 +1,9 @@
 """
-What the three commands share: flags made from the settings, and errors in one line without a traceback.
+What the commands `outrider`, `cdc-relay` and `retry-scheduler` have in common: flags made from the settings, errors in
+one line, the exit status, the tuning of garbage collection.
 
-Exit status: 0 done, 1 the database or the broker said no, 2 wrong settings or usage. A bug shows its traceback.
+Exit status: 0 done; 1 an error of the database, the broker or the outbox; 2 wrong settings or usage; 130 interrupted.
+Any exception that is not an OutboxError is a bug, and shows its traceback.
 """
 
 from __future__ import annotations
@@ -16,14 +18,14 @@ from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
 from outrider.errors import OutboxError, SettingsError
-from outrider.settings.models import ENVIRONMENT_PREFIX, DatabaseSettings, setting_name
+from outrider.settings.database import ENVIRONMENT_PREFIX, DatabaseSettings, setting_name
 from outrider.version import __version__
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 
 def settings_flags(model: type[DatabaseSettings], *, only: Iterable[str] | None = None) -> Callable[[F], F]:
-    """A flag for every setting of the model (or for `only` some), and --config. Values are checked by the model."""
+    """Add --config and a flag for every setting of the model, or only for some. The model checks the values."""
     wanted = set(only) if only is not None else None
 
     def decorate(function: F) -> F:
@@ -39,9 +41,9 @@ def settings_flags(model: type[DatabaseSettings], *, only: Iterable[str] | None 
 
 
 def run(command: click.Command) -> None:
-    """Run a command as the process: what OutboxErrors say goes to standard error, and the exit status tells."""
+    """Run a command as this process: print an OutboxError to standard error, and exit with the documented status."""
     try:
-        command.main(standalone_mode=False)
+        command.main(prog_name=command.name, standalone_mode=False)
     except OutboxError as error:
         click.echo(f"{command.name}: error: {error}", err=True)
         sys.exit(2 if isinstance(error, SettingsError) else 1)
@@ -52,10 +54,10 @@ def run(command: click.Command) -> None:
         sys.exit(130)
 
 
-def spare_the_collector() -> None:
+def tune_garbage_collection() -> None:
     """
-    Have Python look for reference cycles seldom. Messages are made and dropped by the thousand and hold none; looking
-    for some took a quarter of the relay's time.
+    Make Python search for reference cycles less often. Messages are created and dropped by the thousand and have no
+    cycles; the search took a quarter of the relay's time.
     """
     gc.freeze()
     gc.set_threshold(100_000, 50, 100)

@@ -1,14 +1,15 @@
 """
-Crash points: named places between two steps of a service at which a test can have the process killed.
+Crash points: named places between two steps of a service at which a test can kill the process.
 
-OUTRIDER_CRASH_AT=relay.after_confirm kills it (SIGKILL to itself: no clean-up, no last words to a server) when it first
-gets there, `relay.after_confirm:3` at the third time. A name that does not exist is a SettingsError at start.
+OUTRIDER_CRASH_AT=relay.after_confirm makes the process kill itself with SIGKILL (no clean-up, no message to a server)
+when it first reaches this point; `relay.after_confirm:3` at the third visit. An unknown name is a SettingsError at
+start.
 
-`crash_point` is asked once, when the object that has the point is made. Where nothing is to happen, being there is the
-call of an empty function, once per batch and never per message. Visits are counted per object: a relay that reconnects
-counts from one again.
+An object gets its crash points once, from `crash_point`, when it is made. A point that is not chosen is an empty
+function, called once per batch and never per message. Visits are counted per object: a relay that reconnects starts
+from one again.
 
-For tests alone: nothing here is meant to be set in production, and nothing is read when this module is imported.
+For tests only: do not set it in production. Importing this module reads nothing.
 """
 
 from __future__ import annotations
@@ -26,25 +27,25 @@ from outrider.telemetry.logs import get_logger
 VARIABLE = "OUTRIDER_CRASH_AT"
 
 POINTS: Mapping[str, str] = {
-    "relay.after_acquire": "it has the slot, and has read nothing",
-    "relay.after_read": "rows are in the window, none is sent",
-    "relay.after_publish": "messages are on their way to the broker, none is confirmed",
-    "relay.after_confirm": "the broker has answered, the table does not know",
-    "relay.before_settle": "the settler has rows in hand",
-    "relay.after_settle": "delivered rows have left the table, the session does not know",
-    "relay.after_leave_behind": "rows are failed, buried or handed over, the session does not know",
-    "relay.before_feedback": "the session knows, the server has not been told a position",
-    "relay.shedding": "the broker is away and waited for no longer, no row is handed over",
-    "relay.draining": "asked to stop, with messages in flight",
-    "relay.handing_over": "the time to stop is over, what is unconfirmed is to be handed over",
-    "scheduler.after_claim": "rows are leased, none is sent",
-    "scheduler.after_publish": "messages are on their way to the broker, none is confirmed",
-    "scheduler.after_confirm": "the broker has answered, nobody has looked at the answers",
-    "scheduler.before_settle": "the verdicts are known, the store has not been told",
-    "scheduler.after_settle": "the store has been told",
-    "scheduler.after_release": "asked to stop: what was not sent is released, what was sent is unconfirmed",
+    "relay.after_acquire": "the relay holds the slot and has read nothing",
+    "relay.after_read": "rows are in the window, none is published",
+    "relay.after_publish": "messages are published, none is confirmed",
+    "relay.after_confirm": "outcomes have arrived, nothing is settled",
+    "relay.before_settle": "the settler has a batch, and no statement has run",
+    "relay.after_settle_delivered": "delivered rows have left the table, the position is not confirmed",
+    "relay.after_settle_undelivered": "rows are failed, buried or handed over, the position is not confirmed",
+    "relay.before_feedback": "the session knows that rows are settled, the position is not confirmed",
+    "relay.shedding": "the broker is away and hold_seconds are over, no row is handed over",
+    "relay.draining": "stop requested, messages are in flight",
+    "relay.handing_over": "shutdown_timeout_seconds are over, no unconfirmed message is handed over",
+    "scheduler.after_claim": "rows are leased, none is published",
+    "scheduler.after_publish": "messages are published, none is confirmed",
+    "scheduler.after_confirm": "outcomes have arrived, none is applied",
+    "scheduler.before_settle": "decisions are made, no statement has run",
+    "scheduler.after_settle": "the statements have run",
+    "scheduler.after_release": "stop requested: unpublished rows are released, published ones are not confirmed",
 }
-"""Every point, and what is true there."""
+"""Every crash point, and the state of the service there."""
 
 _NUMBER = re.compile(r"[1-9][0-9]{0,8}")
 
@@ -59,14 +60,14 @@ class Chosen(NamedTuple):
 
 
 def crash_point(name: str) -> CrashPoint:
-    """What to call at this point. It does nothing, unless the environment chose this point."""
+    """The function to call at this point. It does nothing unless the environment names this point."""
     assert name in POINTS, f"there is no crash point {name}"
     chosen = chosen_point(os.environ)
-    return _Crash(chosen) if chosen is not None and chosen.name == name else _pass
+    return _Crash(chosen) if chosen is not None and chosen.name == name else _do_nothing
 
 
 def chosen_point(environment: Mapping[str, str]) -> Chosen | None:
-    """The point at which this process is to die; SettingsError for one that does not exist."""
+    """The crash point that the environment names, if any. Raises SettingsError if it does not exist."""
     text = environment.get(VARIABLE)
     if not text:
         return None
@@ -80,7 +81,7 @@ def chosen_point(environment: Mapping[str, str]) -> Chosen | None:
     return Chosen(name, int(visit) if colon else 1)
 
 
-def _pass() -> None:
+def _do_nothing() -> None:
     pass
 
 

@@ -1,12 +1,11 @@
 """
-Telemetry of one service process, as a whole: metrics, health, the HTTP endpoints, StatsD and error reports, opened and
-closed together.
+Telemetry of one service process: logs, metrics, health, HTTP endpoints, StatsD and Sentry, opened and closed together.
 
     with Telemetry(settings, service="cdc-relay", label="relay") as telemetry:
         telemetry.serve(status)
         ...
 
-An exception that leaves the block is reported, unless it is one for the operator (an OutboxError).
+An exception that leaves the block is reported to Sentry, unless it is an OutboxError (an error for the operator).
 """
 
 from __future__ import annotations
@@ -17,9 +16,9 @@ from types import TracebackType
 from typing import Self
 
 from outrider.runtime.state_reader import StateReader
-from outrider.settings.models import ServiceSettings
+from outrider.settings.service import ServiceSettings
 from outrider.telemetry.health import Health
-from outrider.telemetry.http import HttpServer
+from outrider.telemetry.http_endpoints import HttpEndpoints
 from outrider.telemetry.logs import configure_logging
 from outrider.telemetry.metrics import Metrics
 from outrider.telemetry.sentry import configure_sentry
@@ -41,7 +40,7 @@ class Telemetry:
         self._resources.callback(self._reporter.close)
         self._resources.enter_context(self.health)
         if self._settings.statsd_target is not None:
-            bridge = StatsD(
+            statsd = StatsD(
                 self.metrics.registry,
                 self._settings.statsd_target,
                 service=self._label,
@@ -50,7 +49,7 @@ class Telemetry:
                 tags=self._settings.statsd_tags,
                 interval_seconds=self._settings.statsd_interval_seconds,
             )
-            self._resources.enter_context(bridge)
+            self._resources.enter_context(statsd)
         return self
 
     def __exit__(
@@ -62,19 +61,19 @@ class Telemetry:
 
     def serve(self, status: Callable[[], Mapping[str, object]]) -> None:
         """
-        Open the HTTP endpoints, where a port is set; a port in use is a SettingsError.
+        Open the HTTP endpoints if http_port is set. SettingsError if the port is in use.
 
-        /status shows what `status` tells of this process and, as `state`, what `outrider status --json` shows.
+        /status shows the result of `status()` and, under `state`, the document of `outrider status --json`.
         """
         if self._settings.http_port is None:
             return
         state = StateReader(self._settings)
-        server = HttpServer(
+        server = HttpEndpoints(
             self._settings.http_host,
             self._settings.http_port,
             metrics=self.metrics,
             health=self.health,
-            status=lambda: {**status(), "state": state.ask()},
+            status=lambda: {**status(), "state": state.read()},
         )
         self._resources.callback(server.close)
         server.start()

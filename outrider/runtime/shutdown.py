@@ -1,7 +1,7 @@
 """
-Shutdown: SIGTERM and SIGINT become a request that loops look at; a second signal ends the process at once.
+Shutdown: SIGTERM or SIGINT sets a flag that loops check; a second signal ends the process at once.
 
-The request can be waited for, with a timeout or in a select() (fileno), so that no loop has to poll for it.
+A loop can wait for the request with a timeout, or in a select() (fileno). No polling is needed.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from types import FrameType, TracebackType
 
 
 class Shutdown:
-    """A request to stop. As a context manager it listens to signals, and puts the old handlers back at the end."""
+    """A request to stop. As a context manager it handles the signals, and restores the old handlers at the end."""
 
     SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
@@ -44,13 +44,13 @@ class Shutdown:
             self._sender.send(b"\0")
 
     def wait(self, seconds: float) -> bool:
-        """Sleep, but not past a request to stop. Returns whether there is one."""
+        """Sleep until a request to stop, or until the time is over. Returns whether stop was requested."""
         if not self.requested and seconds > 0:
             select.select([self._receiver], [], [], seconds)
         return self.requested
 
     def fileno(self) -> int:
-        """Readable from the request on, for good."""
+        """For select(): readable from the request on."""
         return self._receiver.fileno()
 
     def _on_signal(self, number: int, _frame: FrameType | None) -> None:

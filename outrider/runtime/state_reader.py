@@ -1,9 +1,9 @@
 """
-StateReader: the state of the outbox for /status, without keeping whoever asks.
+StateReader: reads the state of the outbox for /status, and returns within `wait_seconds`.
 
-Each question is put to the database over a short connection of its own, on a thread of its own: a database that is
-down, or that accepts and then says nothing, costs the asking thread `wait_seconds` and no more. DoctorOptions that come
-while one is on its way share its answer, so that there is one connection and one thread at most.
+Each read uses a new connection on a new thread, so that a database that is down or does not answer blocks the caller no
+longer than that. Calls that arrive while a read is running share its result: there is at most one connection and one
+thread.
 """
 
 from __future__ import annotations
@@ -13,9 +13,8 @@ from collections.abc import Mapping
 from concurrent.futures import Future
 
 from outrider.errors import DatabaseError
-from outrider.operations.state import as_document, read_state
-from outrider.settings.models import DatabaseSettings
-from outrider.storage.store import Store, connect
+from outrider.operations.outbox_state import as_document, connect_and_read_state
+from outrider.settings.database import DatabaseSettings
 
 WAIT_SECONDS = 3.0
 
@@ -29,34 +28,28 @@ class StateReader:
         self._lock = threading.Lock()
         self._reading: Future[Document] | None = None
 
-    def ask(self) -> Document:
-        """The document of outrider/operations/state.py; only `error` where the database cannot be asked. From any thread."""
+    def read(self) -> Document:
+        """The document of outbox_state.as_document, or only `error` if it could not be read. Thread-safe."""
         try:
-            return self._read_or_join().result(timeout=self._wait_seconds)
+            return self._start_or_join().result(timeout=self._wait_seconds)
         except TimeoutError:
             reason = f"no answer within {self._wait_seconds:g} s"
         except DatabaseError as error:
             reason = str(error)
-        return {"error": f"the database cannot be asked: {reason}"}
+        return {"error": f"cannot read the state from the database: {reason}"}
 
-    def _read_or_join(self) -> Future[Document]:
+    def _start_or_join(self) -> Future[Document]:
         with self._lock:
             if self._reading is None or self._reading.done():
                 self._reading = Future()
-                # A daemon: it must not keep the process from ending while the database says nothing.
-                threading.Thread(target=self._read, args=[self._reading], name="state", daemon=True).start()
+                # A daemon thread: it must not delay the end of the process while the database does not answer.
+                threading.Thread(target=self._read_state, args=[self._reading], name="state", daemon=True).start()
             return self._reading
 
-    def _read(self, answer: Future[Document]) -> None:
-        settings = self._settings
+    def _read_state(self, result: Future[Document]) -> None:
         try:
-            with connect(
-                settings.database_dsn,
-                application_name="outrider status",
-                connect_timeout_seconds=self._wait_seconds,
-            ) as connection:
-                store = Store(connection, settings.schema_name)
-                state = read_state(store, publication=settings.publication, slot=settings.slot)
-            answer.set_result(as_document(state))
+            result.set_result(
+                as_document(connect_and_read_state(self._settings, connect_timeout_seconds=self._wait_seconds))
+            )
         except BaseException as error:
-            answer.set_exception(error)
+            result.set_exception(error)

@@ -1,4 +1,4 @@
-"""A queue between two threads whose reader can wait for it in a select(), together with sockets."""
+"""A queue between threads whose reader can wait for it in a select(), together with sockets."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ T = TypeVar("T")
 
 
 class WakeableQueue(Generic[T]):
-    """Many writers, one reader. A put wakes the reader; puts between two looks of the reader cost one wake-up."""
+    """Many writers, one reader. A put wakes the reader; several puts before the next take cost one wake-up."""
 
     def __init__(self) -> None:
         self._items: deque[T] = deque()
         self._reader, self._writer = socket.socketpair()
         self._reader.setblocking(False)
         self._writer.setblocking(False)
-        self._woken = False  # whether there is a byte in the pipe
-        # The flag and the byte change together: a byte without the flag would keep the reader awake for ever, the flag
-        # without the byte asleep.
+        self._woken = False  # whether there is a byte in the socket
+        # Guards flag and byte together: a byte without the flag would wake the reader for ever, and the flag without
+        # the byte would let it sleep although there are items.
         self._lock = threading.Lock()
 
     def put(self, items: Iterable[T]) -> None:
@@ -31,12 +31,12 @@ class WakeableQueue(Generic[T]):
             self._items.extend(items)
             if not self._woken:
                 self._woken = True
-                # A full pipe wakes just as well; a closed one has no reader left to wake.
+                # A full socket is readable anyway; a closed one has no reader.
                 with contextlib.suppress(OSError):
                     self._writer.send(b"\0")
 
     def take(self, limit: int | None = None) -> list[T]:
-        """What is there, at most `limit` of it; never waits for more. What is left keeps the mailbox readable."""
+        """Return at most `limit` items without waiting. The queue stays readable while items are left."""
         with self._lock:
             count = len(self._items) if limit is None else min(limit, len(self._items))
             taken = [self._items.popleft() for _ in range(count)]
@@ -47,6 +47,7 @@ class WakeableQueue(Generic[T]):
             return taken
 
     def wait(self, timeout_seconds: float) -> bool:
+        """Wait for an item, or for put(()), up to the timeout; returns whether there are items."""
         if not self._items:
             select.select([self._reader], [], [], timeout_seconds)
         return bool(self._items)

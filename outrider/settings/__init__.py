@@ -1,1 +1,6 @@
-"""What can be set, and where the values come from."""
+"""
+The settings of each process, and how they are loaded.
+
+One module for each audience: database (every command), service (relay, scheduler and worker), relay, scheduler, worker
+and message_commands.
+"""

@@ -1,9 +1,9 @@
 """
-Configuration: where the settings of a process come from.
+Load the settings of a process.
 
 Three sources, each overriding the one before: environment variables (OUTRIDER_*), a TOML file (--config or
-OUTRIDER_CONFIG), command-line flags. Every mistake in them is reported at once, with the name of the setting; values are
-never repeated in an error, because some are secrets.
+OUTRIDER_CONFIG), command-line flags. One error reports all mistakes with the names of the settings. It never contains
+values, because some are secrets.
 """
 
 from __future__ import annotations
@@ -20,11 +20,22 @@ from pydantic_core import ErrorDetails
 from pydantic_settings import SettingsError as PydanticSettingsError
 
 from outrider.errors import SettingsError
-from outrider.settings.models import ENVIRONMENT_PREFIX, KNOWN_SETTINGS, DatabaseSettings, setting_name
+from outrider.settings.database import ENVIRONMENT_PREFIX, DatabaseSettings, setting_name
+from outrider.settings.message_commands import MessageCommandSettings
+from outrider.settings.relay import RelaySettings
+from outrider.settings.scheduler import SchedulerSettings
+from outrider.settings.worker import WorkerSettings
+
+KNOWN_SETTINGS = frozenset(
+    setting_name(field)
+    for model in (RelaySettings, SchedulerSettings, WorkerSettings, MessageCommandSettings)
+    for field in model.model_fields
+)
+"""The settings of all processes: one file may hold the settings of several."""
 
 LARGEST_FILE = 1024**2
 
-# Names with our prefix that are not settings of a service.
+# Variables with our prefix that are not settings.
 _FOREIGN_VARIABLES = ("OUTRIDER_CONFIG", "OUTRIDER_TEST_", "OUTRIDER_CRASH_")
 _FIELD_ALIASES = {"schema": "outrider_schema"}
 
@@ -32,7 +43,7 @@ S = TypeVar("S", bound=DatabaseSettings)
 
 
 def load_settings(model: type[S], flags: Mapping[str, object], *, config_file: str | None = None) -> S:
-    """The settings of one process, or a SettingsError that names every mistake."""
+    """The settings of one process. SettingsError with every mistake."""
     file = config_file or os.environ.get("OUTRIDER_CONFIG")
     values = _read_toml(Path(file)) if file else {}
     mistakes = [
@@ -47,10 +58,10 @@ def load_settings(model: type[S], flags: Mapping[str, object], *, config_file: s
         settings = model(**{_FIELD_ALIASES.get(name, name): value for name, value in values.items()})
     except ValidationError as error:
         mistakes += [_describe(detail) for detail in error.errors(include_input=False, include_url=False)]
-    except PydanticSettingsError as error:  # a variable that should hold JSON and does not
+    except PydanticSettingsError as error:  # a variable that must hold JSON and does not
         mistakes.append(str(error))
     except RecursionError:
-        mistakes.append("a variable that should hold JSON is nested too deeply")
+        mistakes.append("a variable that must hold JSON is nested too deeply")
     if mistakes:
         raise SettingsError("; ".join(mistakes))
     return settings
@@ -59,7 +70,7 @@ def load_settings(model: type[S], flags: Mapping[str, object], *, config_file: s
 def _read_toml(path: Path) -> dict[str, Any]:
     try:
         with path.open(encoding="utf-8") as file:
-            text = file.read(LARGEST_FILE + 1)  # the name may lead to a device that never ends
+            text = file.read(LARGEST_FILE + 1)  # bounded: the path may be a device without end
         if len(text) > LARGEST_FILE:
             raise SettingsError(f"the settings file {path} is larger than {LARGEST_FILE // 1024**2} MiB")
         return tomllib.loads(text)
@@ -67,7 +78,7 @@ def _read_toml(path: Path) -> dict[str, Any]:
         raise SettingsError(f"cannot read the settings file {path}: {error.strerror}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise SettingsError(f"{path} is not a TOML file: {error}") from None
-    except (ValueError, RecursionError) as error:  # a NUL in its name; nested without end
+    except (ValueError, RecursionError) as error:  # a NUL in the path; nested too deeply
         raise SettingsError(f"cannot read the settings file {str(path)!r}: {error}") from None
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class TlsOptions:
-    """For amqps:// and rediss://. Without any, certificate and host name are verified against the system's CAs."""
+    """For amqps:// and rediss://. By default, certificate and host name are verified against the system's CAs."""
 
     ca_file: str | None = None
     certificate_file: str | None = None

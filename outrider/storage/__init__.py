@@ -1,1 +1,1 @@
-"""What a message is, and how it is stored: the row, the SQL about it and the store that runs it."""
+"""The message and its tables: rows, named queries, connections, and the store that runs the queries."""

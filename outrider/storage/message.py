@@ -1,28 +1,22 @@
 """
 Message: one row of the outbox, as the relay reads it from the WAL and the scheduler from the table.
 
-A NamedTuple rather than a dataclass because the relay builds one for every row it reads: it costs a fifth of a frozen
-dataclass. The fields are in the order of the `message_columns` fragment of sql/queries.sql; a test keeps them in step.
+A NamedTuple, because the relay builds one for every row: a frozen dataclass takes five times as long. The fields are in
+the order of the fragment `message_columns` in sql/queries/fragments.sql; a test compares the two.
 
-JSON columns stay text until they are needed, and are parsed once, by the publisher. Instants are integers:
-microseconds since 2000-01-01 UTC, PostgreSQL's own epoch and the unit in which every replication message carries the
-server's clock, so that comparing the two needs no conversion.
+JSON columns stay text; the publisher parses them. Times are server times (see server_time.py), the unit in which every
+replication message carries the server's clock.
 """
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
 from typing import NamedTuple
 
 SCHEMA_VERSION = 1
-"""The newest row format that this code understands; rows of a newer one are left to newer services."""
-
-POSTGRES_EPOCH = datetime(2000, 1, 1, tzinfo=UTC)
+"""The newest row format that this code understands. Rows of a newer format are left to newer services."""
 
 
 class Message(NamedTuple):
-    """One message on its way: what goes on the wire, and what decides when and by whom it is sent."""
-
     id: int
     event_id: str
     schema_version: int
@@ -48,23 +42,13 @@ class Message(NamedTuple):
     next_attempt_at: int
     attempts: int
     owner: str
-    """'relay' until the first failure, hand-over or claim; then 'scheduler', for good."""
+    """'relay' until the first failure, hand-over or claim; from then on 'scheduler'."""
 
     @property
     def size(self) -> int:
-        """Bytes that count against a window: what the row holds in memory, near enough."""
+        """Bytes that count against a window: about what the message takes in memory."""
         return len(self.payload) + len(self.headers) + 256
 
     def describe(self) -> dict[str, object]:
-        """What logs may say of a message: never its payload or its headers."""
+        """The fields that logs may contain: not the payload, not the headers."""
         return {"id": self.id, "event_id": self.event_id, "event_type": self.event_type}
-
-
-def instant(moment: datetime) -> int:
-    """Microseconds since PostgreSQL's epoch."""
-    return (moment - POSTGRES_EPOCH) // timedelta(microseconds=1)
-
-
-def moment(instant_microseconds: int) -> datetime:
-    """The inverse of `instant`."""
-    return POSTGRES_EPOCH + timedelta(microseconds=instant_microseconds)

@@ -1,6 +1,7 @@
 """
-Presence: the row in outbox_worker that says a service lives, and in which role. One that stops being refreshed belonged
-to a service that was killed.
+Presence: the row in outbox_worker that shows that a service runs, and in which role.
+
+A service that stops deletes its row. A row that is no longer refreshed belongs to a service that was killed.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from outrider.storage.store import Store
 from outrider.version import __version__
 
 INTERVAL_SECONDS = 5.0
-"""How often it is to be refreshed."""
+"""How often a service refreshes its row."""
 
 
 class Presence:
@@ -22,6 +23,7 @@ class Presence:
         self._name = name
 
     def show(self, store: Store, role: Literal["active", "standby"]) -> None:
+        """Write or refresh the row."""
         store.worker_seen(
             kind=self._kind,
             name=self._name,
@@ -32,4 +34,5 @@ class Presence:
         )
 
     def leave(self, store: Store) -> None:
+        """Delete the row."""
         store.worker_gone(kind=self._kind, name=self._name)

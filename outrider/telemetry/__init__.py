@@ -1,1 +1,1 @@
-"""What a service tells the outside: logs, metrics, health."""
+"""What a service reports: logs, metrics, health, HTTP endpoints, StatsD and Sentry."""

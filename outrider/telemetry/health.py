@@ -1,13 +1,13 @@
 """
-Health: what a service's loop knows about itself, for probes.
+Health of a service, for liveness and readiness probes.
 
-The loop writes (`beat` at every turn, the wire, the role), other threads read; nothing here starts a thread or does
-network I/O. Healthy: the loop turned within `stall_seconds` and the wire has not been reported silent. Ready: healthy,
-and connected in a role; a standby is ready, and says that it stands by.
+The service's main loop writes, other threads read; nothing here starts a thread or does network I/O.
+Healthy: the loop ran within `stall_seconds`, and its connection is not reported silent.
+Ready: healthy, and connected as active or standby.
 
-Where probes have no HTTP, `liveness_file` is touched by the turning loop, at most once a second, while the service is
-healthy: a probe compares its age with `stall_seconds`. It is removed at the end. It must be an empty file or none at
-the start, so that a wrong path costs nobody a file.
+For probes without HTTP, the loop touches `liveness_file` at most once a second while the service is healthy: a probe
+compares its age with `stall_seconds`. The file is removed at the end. At the start it must be missing or empty, so that
+a wrong path destroys no file.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ TOUCH_SECONDS = 1.0
 log = get_logger(__name__)
 
 
-class _Standing(NamedTuple):
+class _Readiness(NamedTuple):
     """Replaced as a whole, so that readers never see half of a change."""
 
     ready: bool
@@ -38,7 +38,7 @@ class _Standing(NamedTuple):
 
 
 class Health:
-    """The facts of one service. As a context manager it creates the liveness file, and removes it at the end."""
+    """As a context manager it creates the liveness file, and removes it at the end."""
 
     def __init__(
         self,
@@ -50,10 +50,10 @@ class Health:
         self._stall_seconds = stall_seconds
         self._liveness_file = liveness_file
         self._clock = clock
-        self._beaten = self._touched = clock()
-        self._heard: float | None = None
+        self._loop_ran_at = self._touched_at = clock()
+        self._heard_at: float | None = None
         self._silence: str | None = None
-        self._standing = _Standing(False, "starting", "not connected yet")
+        self._readiness = _Readiness(False, "starting", "not connected yet")
         self._touch_failed = False
 
     def __enter__(self) -> Health:
@@ -71,54 +71,54 @@ class Health:
         self.close()
 
     def close(self) -> None:
-        """Not ready any more, and no liveness file."""
-        self.stopping()
+        """Set stopping, and remove the liveness file."""
+        self.set_stopping()
         if self._liveness_file is not None:
             with suppress(OSError):
                 self._liveness_file.unlink(missing_ok=True)
             self._liveness_file = None
 
-    def beat(self) -> None:
-        """The loop turned. Cheap: to be called at every turn."""
-        self._beaten = now = self._clock()
-        if now - self._touched >= TOUCH_SECONDS and self._silence is None and self._liveness_file is not None:
-            self._touched = now
+    def record_loop(self) -> None:
+        """The main loop ran. Cheap: to be called in every iteration."""
+        self._loop_ran_at = now = self._clock()
+        if now - self._touched_at >= TOUCH_SECONDS and self._silence is None and self._liveness_file is not None:
+            self._touched_at = now
             self._touch(self._liveness_file)
 
-    def wire_heard(self) -> None:
-        """The other end (of the replication stream, of the database connection) sent something."""
-        self._heard = self._clock()
+    def connection_answered(self) -> None:
+        """The other end of the replication or database connection sent something."""
+        self._heard_at = self._clock()
         self._silence = None
 
-    def wire_silent(self, reason: str) -> None:
-        """The other end does not answer though asked: unhealthy until it is heard again."""
+    def connection_silent(self, reason: str) -> None:
+        """The other end does not answer: unhealthy until `connection_answered`."""
         self._silence = reason
 
-    def ready(self, role: Literal["standby", "active"], reason: str = "") -> None:
-        """Connected, and at work or standing by."""
-        self._standing = _Standing(True, role, reason)
+    def set_ready(self, role: Literal["standby", "active"], reason: str = "") -> None:
+        """Connected, and active or standing by."""
+        self._readiness = _Readiness(True, role, reason)
 
-    def not_ready(self, reason: str) -> None:
-        """Not connected (again): the reason is for people."""
-        self._standing = _Standing(False, "starting", reason)
+    def set_not_ready(self, reason: str) -> None:
+        """Not connected, or not any more. `reason` is text for people."""
+        self._readiness = _Readiness(False, "starting", reason)
 
-    def stopping(self) -> None:
-        """The drain has begun."""
-        self._standing = _Standing(False, "stopping", "shutting down")
+    def set_stopping(self) -> None:
+        """The shutdown has begun."""
+        self._readiness = _Readiness(False, "stopping", "shutting down")
 
     @property
     def role(self) -> Role:
-        return self._standing.role
+        return self._readiness.role
 
     def healthz(self) -> tuple[bool, dict[str, object]]:
-        """Should this process live on? With the facts behind the answer."""
+        """Whether the process is healthy (if not, it should be restarted), and the facts behind it."""
         now = self._clock()
-        stalled, heard, silence = now - self._beaten, self._heard, self._silence
+        stalled, heard, silence = now - self._loop_ran_at, self._heard_at, self._silence
         reason = ""
         if stalled > self._stall_seconds:
-            reason = f"the loop has not turned for {stalled:.0f} s"
+            reason = f"the main loop has not run for {stalled:.0f} s"
         elif silence is not None:
-            reason = f"the wire is silent: {silence}"
+            reason = f"the connection is silent: {silence}"
         return not reason, {
             "healthy": not reason,
             "reason": reason,
@@ -127,16 +127,20 @@ class Health:
         }
 
     def readyz(self) -> tuple[bool, dict[str, object]]:
-        """Can this process do its work, in whichever role?"""
-        standing = self._standing
+        """Whether the process can work, as active or standby, and the facts behind it."""
+        readiness = self._readiness
         healthy, facts = self.healthz()
-        ready = healthy and standing.ready
-        return ready, {"ready": ready, "role": standing.role, "reason": standing.reason if healthy else facts["reason"]}
+        ready = healthy and readiness.ready
+        return ready, {
+            "ready": ready,
+            "role": readiness.role,
+            "reason": readiness.reason if healthy else facts["reason"],
+        }
 
     def _touch(self, file: Path) -> None:
         try:
             file.touch()
-        except OSError as error:  # delivering goes on: it is the probe's business to notice
+        except OSError as error:  # delivery goes on: the probe notices the old file
             if not self._touch_failed:
                 log.warning("liveness_file_not_written", path=str(file), error=error.strerror)
             self._touch_failed = True

@@ -1,8 +1,7 @@
 """
 Structured logs on standard error: one event per line, JSON for machines or colours for a terminal.
 
-Events are named in the project's vocabulary and carry ids, never payloads. What libraries log through `logging` comes
-out in the same form, warnings and worse only.
+Events carry ids, never payloads. What libraries log through `logging` has the same form, from the level warning on.
 """
 
 from __future__ import annotations
@@ -21,10 +20,10 @@ LogFormat = Literal["auto", "json", "console"]
 
 
 def configure_logging(level: str, log_format: LogFormat, **bound: str) -> None:
-    """Set up logging for this process; `bound` is in every event (service, name)."""
+    """Configure logging for this process. `bound` (service, name) is added to every event."""
     console = log_format == "console" or (log_format == "auto" and sys.stderr.isatty())
 
-    # Not by contextvars: every thread would start without them.
+    # Not with contextvars: a new thread starts without them.
     def add_bound(_: object, __: str, event: structlog.typing.EventDict) -> structlog.typing.EventDict:
         return {**bound, **event}
 
@@ -65,7 +64,7 @@ def get_logger(name: str) -> structlog.stdlib.BoundLogger:
 
 
 def context_of(message: Message) -> AbstractContextManager[None]:
-    """The producer's structlog context, from the row, bound. One that is no JSON object, or too deep, is left out."""
+    """Bind the producer's structlog context, from the row. Ignored if it is not a JSON object or nested too deeply."""
     try:
         context = json.loads(message.context) if message.context else {}
     except (ValueError, RecursionError):

@@ -1,12 +1,11 @@
 """
-Sentry: reports of unexpected errors, where a DSN is configured. Without one, sentry_sdk is not even imported.
+Sentry: reports unexpected errors, if a DSN is configured. Without one, sentry_sdk is not imported.
 
 A report holds the classes, the first lines and the tracebacks of the exceptions, and the service's name. It holds no
-local variables, no command line, no environment, no breadcrumbs and no user: rows, payloads and passwords stay here.
-(The further lines of a database error can quote a row; only the first is kept, without the credentials of a URL.)
+local variables, command line, environment, breadcrumbs or user, so no rows, payloads or passwords. (Later lines of a
+database error can quote a row: only the first line is kept, without the credentials of a URL.)
 
-The client is our own. Nothing of the process is patched, and a client that an application has set up for itself
-neither sees our errors nor adds to them.
+The client is separate: nothing in the process is patched, and a Sentry client of the application is not used.
 """
 
 from __future__ import annotations
@@ -30,14 +29,14 @@ log = get_logger(__name__)
 
 class ErrorReporter(Protocol):
     def capture(self, error: BaseException) -> None:
-        """Report an unexpected error; an OutboxError is an expected one, and is not reported. Never raises."""
+        """Report an unexpected error. An OutboxError is expected, and not reported. Never raises."""
 
     def close(self) -> None:
-        """Send what is waiting, within FLUSH_SECONDS."""
+        """Send the reports that are queued, within FLUSH_SECONDS."""
 
 
 def configure_sentry(dsn: SecretStr | None, *, service: str, release: str) -> ErrorReporter:
-    """The reporter of this process; a SettingsError if the DSN is none."""
+    """The reporter of this process. SettingsError if the DSN is not valid."""
     if dsn is None:
         return _NoReporter()
     try:
@@ -50,9 +49,9 @@ def configure_sentry(dsn: SecretStr | None, *, service: str, release: str) -> Er
             dsn=dsn.get_secret_value(),
             release=release,
             before_send=_scrub,
-            # That no personal data is sent is the SDK's default; newer versions deprecate saying so.
+            # send_default_pii is not set: false is the default, and newer versions deprecate the option.
             include_local_variables=False,
-            # Integrations would add the command line, with its passwords, and patch what others use.
+            # Integrations would add the command line, with its passwords, and patch other libraries.
             default_integrations=False,
             auto_enabling_integrations=False,
             auto_session_tracking=False,
@@ -61,7 +60,7 @@ def configure_sentry(dsn: SecretStr | None, *, service: str, release: str) -> Er
             spotlight=False,
             in_app_include=[OUR_PACKAGE],
         )
-    except BadDsn:  # its text can quote the DSN, and so its key
+    except BadDsn:  # its text can quote the key of the DSN
         raise SettingsError("sentry_dsn: not a Sentry DSN (https://KEY@HOST/PROJECT)") from None
     return _SentryReporter(client, service)
 
@@ -86,7 +85,7 @@ class _SentryReporter:
             event, hint = event_from_exception(error, client_options=self._client.options)
             event["tags"] = {"service": self._service}
             self._client.capture_event(event, hint)
-        except Exception as failure:  # the error that was to be reported matters more
+        except Exception as failure:  # must not hide the error that was to be reported
             log.warning("sentry_report_failed", error=type(failure).__name__)
 
     def close(self) -> None:

@@ -1,15 +1,13 @@
 """
-StatsD: what /metrics shows, sent to a StatsD or DogStatsD agent over UDP every `interval_seconds`.
+StatsD: sends the metrics of /metrics to a StatsD or DogStatsD agent over UDP, every `interval_seconds`.
 
-Names are those of /metrics, after the prefix. Counters go out as what was added since the last send; histograms as two
-counters, `_count` and `_sum` (no quantiles: the values themselves are not kept); gauges as they are, and not at all
-while nobody has set them. The labels are tags (`dogstatsd`) or, in their order, further parts of the name (`plain`);
-`service` is always the first.
+Names are those of /metrics, after the prefix. Counters are sent as the increase since the last send; histograms as two
+counters, `_count` and `_sum` (no quantiles: the values are not kept); gauges as they are, if they were set. Labels are
+tags (`dogstatsd`) or, in their order, further parts of the name (`plain`); `service` is always the first.
 
-A thread of its own, so that the service never waits for it: a name that does not resolve or a full buffer costs one
-warning, and what was not handed to the network is sent with the next interval. What the network loses is lost: it is
-UDP. Plain sockets rather than a client library: those are made for instrumented code that sends each value as it comes,
-and a registry that is read every few seconds needs none of it but the line format.
+Runs on its own thread, so that the service never waits for it. A host that does not resolve or a full buffer costs one
+warning, and the values are sent in the next interval. Packets that the network loses are lost: it is UDP. A client
+library would bring nothing but the line format: it is made for code that sends each value at once.
 """
 
 from __future__ import annotations
@@ -26,7 +24,7 @@ from prometheus_client import CollectorRegistry
 from outrider.telemetry.logs import get_logger
 
 MAX_PACKET_BYTES = 1432
-"""What fits into one Ethernet frame, with every header that may come before it."""
+"""Fits into one Ethernet frame with all headers."""
 SEND_SECONDS = 1.0
 CLOSE_SECONDS = 3.0
 
@@ -47,7 +45,7 @@ class _Value(NamedTuple):
 
 
 class StatsD:
-    """Sends one registry, from `with` to its end and once more then."""
+    """Sends one registry while the context is open, and once more at its end."""
 
     def __init__(
         self,
@@ -67,7 +65,7 @@ class StatsD:
         self._prefix = f"{prefix.rstrip('.')}." if prefix else ""
         self._tags = tuple(tags)
         self._interval_seconds = interval_seconds
-        self._sent: dict[str, float] = {}  # counters by their line's head: how much of them the agent has
+        self._sent: dict[str, float] = {}  # by name and tags: the value of the counter that the agent has
         self._failing = False
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="statsd", daemon=True)
@@ -77,7 +75,7 @@ class StatsD:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Send what is left. An agent that cannot be reached delays the end by CLOSE_SECONDS at most."""
+        """Send the last values. An agent that cannot be reached delays the end by at most CLOSE_SECONDS."""
         self._stop.set()
         self._thread.join(CLOSE_SECONDS)
 
@@ -91,13 +89,13 @@ class StatsD:
                 if not self._failing:
                     log.warning("statsd_not_sent", host=self._address[0], port=self._address[1], error=str(error))
                 self._failing = True
-            except Exception:  # a bug here must not end the thread: the next interval may be fine
+            except Exception:  # a bug must not end the thread: the next interval may succeed
                 log.exception("statsd_failed")
             else:
                 self._failing = False
 
     def _send(self) -> None:
-        # Resolved anew each time: an agent may move.
+        # Resolved each time: the agent's address may change.
         family, kind, protocol, _, target = socket.getaddrinfo(*self._address, type=socket.SOCK_DGRAM)[0]
         with socket.socket(family, kind, protocol) as connection:
             connection.settimeout(SEND_SECONDS)
@@ -106,7 +104,7 @@ class StatsD:
                 self._sent |= counted
 
     def _lines(self) -> Iterator[tuple[str, dict[str, float]]]:
-        """Each line, and the counter's value that is sent once the line is."""
+        """Each line, and the counter value that counts as sent after the line was sent."""
         for name, kind, labels, value in self._values():
             head, suffix = self._identity(name, labels)
             if kind == "g":
@@ -123,7 +121,7 @@ class StatsD:
             for sample in family.samples:
                 if family.type == "gauge":
                     kind: Literal["c", "g"] = "g"
-                elif sample.name.endswith(("_total", "_count", "_sum")):  # neither buckets nor times of creation
+                elif sample.name.endswith(("_total", "_count", "_sum")):  # not buckets, not creation times
                     kind = "c"
                 else:
                     continue
@@ -131,7 +129,7 @@ class StatsD:
                     yield _Value(sample.name, kind, {"service": self._service, **sample.labels}, sample.value)
 
     def _identity(self, name: str, labels: Mapping[str, str]) -> tuple[str, str]:
-        """What stands before the value, and what after its type."""
+        """The part of the line before the value, and the part after its type."""
         if self._flavor == "plain":
             parts = (_NOT_IN_A_NAME.sub("_", value) for value in labels.values())
             return ".".join((self._prefix + name, *parts)), ""
@@ -140,7 +138,7 @@ class StatsD:
 
 
 def _packets(lines: Iterable[tuple[str, dict[str, float]]]) -> Iterator[tuple[bytes, dict[str, float]]]:
-    """Lines in packets that are never too long; a line that alone is too long is left out."""
+    """Join lines into packets of at most MAX_PACKET_BYTES. A single line that is longer is left out."""
     packet, counted = b"", dict[str, float]()
     for text, counter in lines:
         line = text.encode()
@@ -156,5 +154,5 @@ def _packets(lines: Iterable[tuple[str, dict[str, float]]]) -> Iterator[tuple[by
 
 
 def _number(value: float) -> str:
-    """Without an exponent: agents read none."""
+    """Without an exponent, which agents do not parse."""
     return f"{value:.9f}".rstrip("0").rstrip(".")

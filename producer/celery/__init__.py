@@ -1,18 +1,18 @@
 """
-Celery through the outbox: tasks are rows of the caller's transaction, and Celery does everything else.
+Celery through the outbox: a task call writes a row in the caller's transaction.
 
     from outrider.producer.celery import OutboxCelery, TaskOutbox
 
     app = OutboxCelery("shop", broker="amqp://...", outbox=TaskOutbox(django="default"))
 
-A drop-in for `celery.Celery`: routes, eta, expires, links, canvas, stamps, priorities, serializers and compression are
-Celery's own work, done as always; only the last step, the message on its way to the broker, becomes a row instead.
-Workers need nothing: what the services send is, byte for byte, what Celery would have sent.
+A drop-in for `celery.Celery`. Celery itself handles routes, eta, expires, links, canvas, stamps, priorities,
+serializers and compression; only the message that it would publish becomes a row. Workers need nothing: what the
+services publish is, byte for byte, what Celery would have published.
 
-No broker connection is opened at enqueue. A result backend is asked nothing either, except by chords, which need it.
+Enqueuing opens no broker connection. It makes no request to a result backend either, except for chords.
 """
 
-from outrider.producer.celery.app import OutboxCelery, arm
+from outrider.producer.celery.app import OutboxCelery, capture_tasks
 from outrider.producer.celery.task_outbox import TaskOutbox
 
-__all__ = ["OutboxCelery", "TaskOutbox", "arm"]
+__all__ = ["OutboxCelery", "TaskOutbox", "capture_tasks"]

@@ -1,9 +1,8 @@
 """
-CapturingProducer: a kombu producer that renders a message and keeps it, instead of sending it.
+CapturingProducer: stands in for the kombu producer that Celery publishes with, and makes a row of each message.
 
-It looks to Celery like a producer from the pool. `publish` does what kombu's does up to the wire (serialize, compress,
-delivery mode) and turns the result into a row. Rows of one `with` block are written together at its end: a group is
-one round trip.
+`publish` does what kombu's does before it sends: serialize, compress, choose the delivery mode. The rows of one `with`
+block are written together at its end, so that a group takes one round trip.
 """
 
 from __future__ import annotations
@@ -17,27 +16,34 @@ from typing import Any
 from uuid import UUID
 
 import kombu.utils.json
-from kombu import entity, messaging
+from kombu import compression as kombu_compression
+from kombu import entity, messaging, serialization
 from kombu.utils import functional
 
 from outrider.producer.celery.declarations import Declarations
 from outrider.producer.encoding import quick_encoder
-from outrider.producer.event import Row, parse_event_id, split_moment
+from outrider.producer.event import parse_event_id, split_moment
+from outrider.producer.row import Row, make_row
 
 Write = Callable[[list[Row]], None]
+AddContext = Callable[[Row, dict[str, Any]], None]
+"""Adds the context of the moment to a row and to its headers."""
 
 # kombu is only half typed.
 Producer: Any = messaging.Producer
 _DEFAULT_EXCHANGE: Any = entity.Exchange("")
+_compress: Any = kombu_compression.compress
+_maybe_delivery_mode: Any = entity.maybe_delivery_mode
 _maybe_list: Any = functional.maybe_list
+_serialize: Any = serialization.dumps
 
-# What kombu.utils.json.dumps makes anew for each call.
-encode_json = quick_encoder(kombu.utils.json.JSONEncoder(separators=(",", ":")))
+# kombu.utils.json.dumps makes an encoder for each call.
+_encode_json = quick_encoder(kombu.utils.json.JSONEncoder(separators=(",", ":")))
 _is_canonical_uuid = re.compile("[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}").fullmatch
 
 
 class CapturingProducer(Producer):  # type: ignore[misc]
-    """Never connects: its connection and channel know only what Celery asks of them while it enqueues."""
+    """Never connects: its connection and channel have only what Celery uses while it enqueues."""
 
     def __init__(
         self,
@@ -45,21 +51,16 @@ class CapturingProducer(Producer):  # type: ignore[misc]
         declarations: Declarations,
         *,
         hold_eta: bool = False,
-        add_context: Callable[[Row, dict[str, Any]], None] | None = None,
+        add_context: AddContext | None = None,
     ) -> None:
         super().__init__(None, _DEFAULT_EXCHANGE)
         self._write = write
         self._declarations = declarations
         self._hold_eta = hold_eta
         self._add_context = add_context
-        self._blocks = 0
+        self._open_blocks = 0
         self._rows: list[Row] = []
         self._declared_ahead: list[Any] = []
-
-    @property
-    def has_declared_ahead(self) -> bool:
-        """Whether something was declared for the next message only: rpc:// does so."""
-        return bool(self._declared_ahead)
 
     @property
     def connection(self) -> Any:
@@ -70,14 +71,14 @@ class CapturingProducer(Producer):  # type: ignore[misc]
         return _Channel(self.connection)
 
     def __enter__(self) -> CapturingProducer:
-        self._blocks += 1
+        self._open_blocks += 1
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._blocks -= 1
-        if self._blocks == 0:
+        self._open_blocks -= 1
+        if self._open_blocks == 0:
             rows, self._rows = self._rows, []
             if error is None and rows:
                 self._write(rows)
@@ -87,7 +88,7 @@ class CapturingProducer(Producer):  # type: ignore[misc]
         body: Any,
         routing_key: str | None = None,
         delivery_mode: Any = None,
-        mandatory: bool = False,  # noqa: ARG002  # always set by the delivery
+        mandatory: bool = False,  # noqa: ARG002  # the services always set it
         immediate: bool = False,  # noqa: ARG002
         priority: int | None = 0,
         content_type: str | None = None,
@@ -96,7 +97,7 @@ class CapturingProducer(Producer):  # type: ignore[misc]
         headers: dict[str, Any] | None = None,
         compression: str | None = None,
         exchange: Any = None,
-        retry: bool = False,  # noqa: ARG002  # the services' business, from here on
+        retry: bool = False,  # noqa: ARG002  # the services retry
         retry_policy: Any = None,  # noqa: ARG002
         declare: Any = None,
         expiration: float | None = None,
@@ -105,59 +106,50 @@ class CapturingProducer(Producer):  # type: ignore[misc]
         **properties: Any,
     ) -> None:
         headers = {} if headers is None else dict(headers)
-        exchange_name, mode = self._delivery_details(exchange or self.exchange, delivery_mode)
-        encoded, content_type, content_encoding = self._prepare(
-            body, serializer, content_type, content_encoding, compression, headers
+        payload, content_type, content_encoding = _encode_body(
+            body, serializer or self.serializer, content_type, content_encoding
         )
+        if compression:
+            payload, headers["compression"] = _compress(payload, compression)
+        exchange = exchange or self.exchange
+        if isinstance(exchange, entity.Exchange):
+            delivery_mode = delivery_mode or exchange.delivery_mode
+            exchange = exchange.name
         reply_to = properties.get("reply_to")
-        properties |= {"delivery_mode": mode, "priority": priority, "reply_to": getattr(reply_to, "name", reply_to)}
+        properties |= {
+            "delivery_mode": _maybe_delivery_mode(delivery_mode),
+            "priority": priority,
+            "reply_to": getattr(reply_to, "name", reply_to),
+        }
         if expiration is not None:
-            properties["expiration"] = expiration  # in seconds: the delivery takes off the time in the outbox
+            properties["expiration"] = expiration  # in seconds: the services subtract the time in the outbox
         declared = _maybe_list(declare) or ()
         if self._declared_ahead:
             declared = [*self._declared_ahead, *declared]
             self._declared_ahead.clear()
-        row = {
-            "event_id": event_id_of(headers, body),
-            "event_type": _event_type(headers, body, routing_key),
-            "aggregate_type": None,
-            "aggregate_id": None,
-            "ordering_key": None,
-            "exchange": exchange_name,
-            "routing_key": self.routing_key if routing_key is None else routing_key,
-            "payload": encoded.encode(content_encoding or "utf-8") if isinstance(encoded, str) else bytes(encoded),
-            "content_type": content_type,
-            "content_encoding": content_encoding,
-            "headers": "{}",
-            "properties": encode_json({name: value for name, value in properties.items() if value is not None}),
-            "declarations": self._declarations.render(declared),
-            "context": None,
-            "dedup_key": None,
-            "expires_at": None,
-            "expires_in_seconds": None,
-            "deliver_at": self._held_until(headers, body) if self._hold_eta else None,
-            "deliver_in_seconds": None,
-        }
+        row = make_row(
+            event_id=_event_id(headers, body),
+            event_type=_event_type(headers, body, routing_key),
+            exchange=exchange,
+            routing_key=self.routing_key if routing_key is None else routing_key,
+            payload=payload.encode(content_encoding) if isinstance(payload, str) else bytes(payload),
+            content_type=content_type,
+            content_encoding=content_encoding,
+            properties=_encode_json({name: value for name, value in properties.items() if value is not None}),
+            declarations=self._declarations.render(declared),
+            deliver_at=_held_until(headers, body) if self._hold_eta else None,
+        )
         if self._add_context is not None:
             self._add_context(row, headers)
-        row["headers"] = encode_json(headers)
-        self._keep(row)
-
-    def _keep(self, row: Row) -> None:
-        if self._blocks:
+        row["headers"] = _encode_json(headers)
+        if self._open_blocks:
             self._rows.append(row)
         else:
             self._write([row])
 
-    def _held_until(self, headers: dict[str, Any], body: Any) -> str | None:
-        eta = headers.get("eta") or (body.get("eta") if isinstance(body, dict) else None)
-        moment = datetime.fromisoformat(eta) if isinstance(eta, str) else eta
-        # What a naive eta means is for the worker to decide: it is sent as it is, and waits there.
-        return split_moment("eta", moment)[0] if isinstance(moment, datetime) and moment.tzinfo else None
-
 
 class _Connection:
-    """The few things that Celery asks of a producer's connection before it publishes."""
+    """What Celery uses of a producer's connection before it publishes."""
 
     recoverable_connection_errors: tuple[type[Exception], ...] = ()
     recoverable_channel_errors: tuple[type[Exception], ...] = ()
@@ -169,11 +161,11 @@ class _Connection:
         self.client = self
 
     def _reraise_as_library_errors(self) -> AbstractContextManager[None]:
-        """The database's errors are not the broker's: they come out as they are."""
+        """Called by Celery around a publish. Database errors are raised as they are."""
         return nullcontext()
 
     def ensure(self, entity: Any, function: Any, **policy: Any) -> Callable[..., None]:  # noqa: ARG002
-        """What rpc:// declares through the channel, its reply queue, goes into the row."""
+        """rpc:// declares its reply queue through this; the declaration goes into the row."""
         return lambda *arguments, **options: self._declare(entity)  # noqa: ARG005
 
 
@@ -182,8 +174,20 @@ class _Channel:
         self.connection = connection
 
 
-def event_id_of(headers: dict[str, Any], body: Any) -> str:
-    """The task's id, where it is a UUID: one identity from the call to the worker."""
+def _encode_body(
+    body: Any, serializer: str | None, content_type: str | None, content_encoding: str | None
+) -> tuple[Any, str, str]:
+    """As kombu does: a body that comes with a content type is serialized already."""
+    if not content_type:
+        content_type, content_encoding, body = _serialize(body, serializer=serializer)
+        return body, content_type or "", content_encoding or "utf-8"
+    if isinstance(body, str):
+        return body.encode(content_encoding or "utf-8"), content_type, content_encoding or "utf-8"
+    return body, content_type, content_encoding or "binary"
+
+
+def _event_id(headers: dict[str, Any], body: Any) -> str:
+    """The task's id, where it is a UUID, so that the message has one identity from the call to the worker."""
     task_id = headers.get("id") or (body.get("id") if isinstance(body, dict) else None)
     if isinstance(task_id, str) and _is_canonical_uuid(task_id):
         return task_id
@@ -197,3 +201,10 @@ def _event_type(headers: dict[str, Any], body: Any, routing_key: str | None) -> 
     """The task's name; the type of one of Celery's own events; the routing key of anything else."""
     inside = body if isinstance(body, dict) else {}
     return str(headers.get("task") or inside.get("task") or inside.get("type") or routing_key or "message")
+
+
+def _held_until(headers: dict[str, Any], body: Any) -> str | None:
+    eta = headers.get("eta") or (body.get("eta") if isinstance(body, dict) else None)
+    moment = datetime.fromisoformat(eta) if isinstance(eta, str) else eta
+    # The worker decides what an eta without a time zone means: such a task is sent at once, and waits there.
+    return split_moment("eta", moment)[0] if isinstance(moment, datetime) and moment.tzinfo else None

@@ -1,7 +1,8 @@
 """
-What a message wants declared, as JSON for the row: queues and exchanges, less what equals kombu's defaults.
+The column `declarations`: the queues and exchanges to declare before a message is published, as JSON.
 
-The inverse is outbox.delivery.declarations. An entry with a `type` is an exchange, any other a queue.
+Attributes with kombu's default value are left out. outrider.delivery.declarations is the inverse. An entry with a
+`type` is an exchange, any other a queue.
 """
 
 from __future__ import annotations
@@ -18,30 +19,29 @@ Queue: Any = entity.Queue
 _dumps: Any = kombu.utils.json.dumps
 
 MAX_RENDERED = 1_000
-"""Queues can be made for a single call, as rpc:// does: what is remembered of them must not grow without bound."""
+"""The cache is cleared at this size: queues can be made for a single call, as rpc:// does."""
 
-# What a queue is to its consumers is none of the broker's business.
+# Attributes that only consumers use.
 _NOT_DECLARED = ("alias", "consumer_arguments", "no_ack")
 
 
 class Declarations:
     """
-    Renders declarations, each queue and exchange once.
+    Renders declarations, and caches the text of each queue and exchange object.
 
-    By identity, as kombu declares an object once per connection: one that is changed in place later is not rendered
-    again.
+    By identity, as kombu declares an object once per connection: an object that is changed later is not rendered again.
     """
 
     def __init__(self) -> None:
         self._rendered: dict[int, tuple[Any, str]] = {}
 
     def render(self, entities: Iterable[Any]) -> str | None:
-        """JSON, or None where nothing is to be declared. Names stand for themselves in kombu: they declare nothing."""
+        """JSON, or None where there is nothing to declare. kombu also takes names here, which declare nothing."""
         entries = [self._render_once(each) for each in entities if isinstance(each, (Exchange, Queue))]
         return f"[{','.join(entries)}]" if entries else None
 
     def _render_once(self, declared: Any) -> str:
-        known = self._rendered.get(id(declared))  # the object is kept too, so its id is not given to another
+        known = self._rendered.get(id(declared))  # the object is kept alive, so that its id stays unique
         if known is None:
             if len(self._rendered) >= MAX_RENDERED:
                 self._rendered.clear()
@@ -57,7 +57,7 @@ def _render(declared: Any) -> dict[str, Any]:
         attributes.pop(name, None)
     attributes["exchange"] = _exchange(declared.exchange)
     attributes["bindings"] = [_binding(each) for each in declared.bindings or ()]
-    # Empty is the default of everything but the flags that differ: durable=False must be said.
+    # Empty values are defaults, except flags that are False: durable is True by default.
     return {name: value for name, value in attributes.items() if value or value is False}
 
 
@@ -67,7 +67,7 @@ def _binding(given: Any) -> dict[str, Any]:
 
 
 def _exchange(exchange: Any) -> Any:
-    """A name where the name says it all."""
+    """The name alone, where all other attributes have their defaults."""
     if not isinstance(exchange, Exchange):
         return exchange or ""
     attributes = _exchange_attributes(exchange)
@@ -75,14 +75,14 @@ def _exchange(exchange: Any) -> Any:
 
 
 def _exchange_attributes(exchange: Any) -> dict[str, Any]:
-    # The delivery mode of an exchange is that of its messages, and already theirs.
+    # The delivery mode of an exchange is already a property of the message.
     attributes = _differences(exchange, Exchange)
     attributes.pop("delivery_mode", None)
     return attributes
 
 
 def _differences(declared: Any, kind: Any) -> dict[str, Any]:
-    # durable is True by default and must be kept where it is False; None means the default everywhere.
+    # None means the default everywhere.
     return {
         name: getattr(declared, name)
         for name, _ in kind.attrs

@@ -1,12 +1,12 @@
 """
-Result backends must not be asked anything when a task is enqueued: it may never be sent.
+Enqueuing a task makes no request to the result backend: the transaction may still be rolled back.
 
-Redis subscribes to a task's result as soon as the task is called, and a group (also one inside a chain) to each of its
-members. Both are put off until somebody waits for a result; the wait itself reads what has arrived before. A callback
-given to `result.then` is therefore called while somebody waits, as it is without gevent or eventlet anyway. rpc://
-declares its reply queue at the call: that is recorded into the row, and is not put off. A database makes its tables as
-soon as there is a backend, which is at the first call: outside of workers, they are made when a result is first asked
-for.
+- Redis subscribes to the result of a task when the task is called, and a group subscribes to the results of its
+  members. Both subscriptions are made when a result is waited for; the wait also reads results that arrived before it.
+  A callback of `result.then` is therefore called during a wait, as without gevent or eventlet.
+- rpc:// declares its reply queue when a task is called. The capturing producer records that in the row.
+- A database backend creates its tables when it is made, which is at the first call. Outside of workers, they are
+  created when a result is first read or written.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from outrider.producer.celery.capture import CapturingProducer
 
 
 @contextmanager
-def no_tables_at_setup(conf: Any) -> Iterator[None]:
-    """Inside the block, a backend that keeps results in a database is made without asking the database."""
+def create_no_tables(conf: Any) -> Iterator[None]:
+    """Inside the block, a database backend is made without creating its tables."""
     if not conf.get("database_create_tables_at_setup"):
         yield
         return
@@ -35,41 +35,43 @@ def no_tables_at_setup(conf: Any) -> Iterator[None]:
 
 
 def defer_subscriptions(backend: Any) -> Any:
-    """Wrap the methods of this instance that subscribe, and those that wait."""
+    """Make this backend subscribe when a result is waited for. A second call changes nothing. Returns the backend."""
+    if "on_task_call" in vars(backend):
+        return backend
     on_task_call = backend.on_task_call
 
-    def call(producer: Any, task_id: str) -> Any:
+    def on_captured_task_call(producer: Any, task_id: str) -> Any:
         if isinstance(producer, CapturingProducer) and not isinstance(backend, RPCBackend):
             return {}
         return on_task_call(producer, task_id)
 
-    backend.on_task_call = call
+    backend.on_task_call = on_captured_task_call
     if hasattr(backend, "result_consumer"):
-        _put_off(backend)
+        _defer_pending_results(backend)
     return backend
 
 
-def _put_off(backend: Any) -> None:
-    """Results that were added are only remembered, weakly, until somebody waits for any of them."""
-    put_off: dict[int, tuple[weakref.ref[Any], bool]] = {}
+def _defer_pending_results(backend: Any) -> None:
+    """Keep added results, by weak references, and add them to the backend before it waits for any result."""
+    deferred: dict[int, tuple[weakref.ref[Any], bool]] = {}
     add_pending_result = backend.add_pending_result
 
-    def add(result: Any, weak: bool = False, **options: Any) -> Any:  # noqa: ARG001
-        # By identity: results that are equal, because they are of the same task, are all waited for.
+    def add_later(result: Any, weak: bool = False, **options: Any) -> Any:  # noqa: ARG001
+        # By identity: two results of the same task are equal, and both can be waited for.
         key = id(result)
-        put_off[key] = (weakref.ref(result, lambda _: put_off.pop(key, None)), weak)
+        deferred[key] = (weakref.ref(result, lambda _: deferred.pop(key, None)), weak)
         return result
 
-    def add_first(wait: Any) -> Any:
-        def waiting(*args: Any, **options: Any) -> Any:
-            while put_off:
-                reference, weak = put_off.popitem()[1]
+    def adding_first(wait: Any) -> Any:
+        def add_and_wait(*args: Any, **options: Any) -> Any:
+            while deferred:
+                reference, weak = deferred.popitem()[1]
                 if (result := reference()) is not None:
                     add_pending_result(result, weak=weak)
             return wait(*args, **options)
 
-        return waiting
+        return add_and_wait
 
-    backend.add_pending_result = add
-    backend.iter_native = add_first(backend.iter_native)
-    backend.wait_for_pending = add_first(backend.wait_for_pending)
+    backend.add_pending_result = add_later
+    backend.iter_native = adding_first(backend.iter_native)
+    backend.wait_for_pending = adding_first(backend.wait_for_pending)

@@ -1,13 +1,19 @@
 """
-System checks: every mistake in the set-up that can be told before it hurts, with what to do about it.
+System checks of the settings and the database, each with a hint.
 
-outrider.E001 OUTRIDER is not a dict          E002 unknown key              E003 wrong value
-outrider.E004 no such database              E005 not PostgreSQL           E006 the redactor cannot be imported
-outrider.E007 the Celery app cannot be imported                          W008 the Celery app does not capture
-outrider.E009 tables or migrations missing (`migrate`)                   W010 publication or slot missing (`outrider setup`)
-outrider.E011 unknown setting of the services
+outrider.E001  OUTRIDER is not a dict
+outrider.E002  unknown key
+outrider.E003  wrong value
+outrider.E004  no such database
+outrider.E005  not PostgreSQL
+outrider.E006  the redactor cannot be imported
+outrider.E007  the Celery app cannot be imported
+outrider.W008  the Celery app does not capture its tasks
+outrider.E009  tables or migrations are missing (`manage.py migrate`)
+outrider.W010  the publication or the slot is missing (`outrider setup`)
+outrider.E011  unknown setting of the services
 
-E009 and W010 ask the database, and run when Django is told to (`check --database default`, `migrate`).
+E009 and W010 query the database. Django runs them for `check --database default` and `migrate`.
 """
 
 from __future__ import annotations
@@ -50,8 +56,8 @@ def check_database(
             cursor.execute(queries["applied_migrations"])
             applied = {version for (version,) in cursor.fetchall()}
         if missing := [each.version for each in migrations() if each.version not in applied]:
-            hint = f"run `manage.py migrate outbox --database {settings.database}`"
-            return [Error(f"the outbox lacks its migrations {missing}", hint=hint, id="outrider.E009")]
+            hint = f"run `manage.py migrate outrider --database {settings.database}`"
+            return [Error(f"migrations {missing} of the outbox are not applied", hint=hint, id="outrider.E009")]
         return list(_check_replication(cursor, queries, settings))
 
 
@@ -90,7 +96,7 @@ def _check_alias(settings: OutboxSettings) -> Iterator[CheckMessage]:
         yield Error(f"OUTRIDER['DATABASE']: there is no database {settings.database!r}", id="outrider.E004")
     elif connections[settings.database].vendor != "postgresql":
         vendor = connections[settings.database].vendor
-        yield Error(f"the outbox lives in PostgreSQL, and {settings.database!r} is {vendor}", id="outrider.E005")
+        yield Error(f"the outbox is in PostgreSQL, and {settings.database!r} is {vendor}", id="outrider.E005")
 
 
 def _check_services(given: Any) -> Iterator[CheckMessage]:
@@ -111,8 +117,10 @@ def _check_celery(path: str) -> Iterator[CheckMessage]:
     from outrider.producer.celery.app import Capturing
 
     if not isinstance(app, Capturing):
-        hint = "make it an OutboxCelery, or call outrider.producer.celery.arm"
-        yield Warning(f"{path} sends past the outbox", hint=hint, id="outrider.W008")
+        hint = "make it an OutboxCelery, or call outrider.producer.celery.capture_tasks"
+        yield Warning(
+            f"{path} does not capture its tasks: it sends them to the broker directly", hint=hint, id="outrider.W008"
+        )
 
 
 def _check_replication(cursor: Any, queries: Queries, settings: OutboxSettings) -> Iterator[CheckMessage]:

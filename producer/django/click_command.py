@@ -1,50 +1,52 @@
 """
-PlainCommand: a management command that is one of the plain ones (`cdc-relay`, `retry-scheduler`, `outbox ...`).
+ClickCommand: a management command that runs one of the installed commands (`cdc-relay`, `outrider doctor`, ...).
 
-Its flags are theirs, and what it is not told by flags it takes from Django's settings. Exit status as theirs: 1 the
-database or the broker said no, 2 wrong settings or usage.
+It has the flags of that command; settings that no flag gives come from Django's settings. The exit status is the same:
+1 when the database or the broker refuses, 2 for wrong settings or usage.
 """
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any, ClassVar
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from outrider.errors import OutboxError, SettingsError
-from outrider.producer.django.services import plain_command, plain_settings
+from outrider.producer.django.services import command_settings, load_click_command
 
 
-class PlainCommand(BaseCommand):
-    plain: ClassVar[str]
-    """What one types outside Django."""
+class ClickCommand(BaseCommand):
+    command_line: ClassVar[str]
+    """The installed command, such as `outrider doctor`."""
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument("--database", metavar="ALIAS", help="default: OUTRIDER['DATABASE']")
         try:
-            options = plain_command(self.plain).params
+            options = load_click_command(self.command_line).params
         except SettingsError as error:
             parser.error(str(error))
         group = parser.add_argument_group(
-            f"flags of `{self.plain}`", "each overrides OUTRIDER['SERVICES'], which overrides OUTRIDER_* variables"
+            f"flags of `{self.command_line}`",
+            "each overrides OUTRIDER['SERVICES'], which overrides OUTRIDER_* variables",
         )
         for option in options:
             if option.name != "version":
-                _add(group, option)
+                _add_option(group, option)
 
     def handle(self, *args: Any, database: str | None, **options: Any) -> None:  # noqa: ARG002
         from click import ClickException
         from click.exceptions import Exit
 
         try:
-            command = plain_command(self.plain)
-            context = command.make_context(self.plain, list(_words(command, options)))
+            command = load_click_command(self.command_line)
+            context = command.make_context(self.command_line, list(_command_line_flags(command, options)))
             given = {name: value for name, value in context.params.items() if value is not None}
-            arguments = {**context.params, **plain_settings(database), **given}
+            arguments = {**context.params, **command_settings(database), **given}
             with context:
-                self.run(database, lambda: command.callback(**arguments))
+                self.run_command(database, partial(command.callback, **arguments))
         except OutboxError as error:
             raise CommandError(str(error), returncode=2 if isinstance(error, SettingsError) else 1) from error
         except ClickException as error:
@@ -52,11 +54,12 @@ class PlainCommand(BaseCommand):
         except Exit as error:
             raise SystemExit(error.exit_code) from None
 
-    def run(self, database: str | None, callback: Any) -> None:  # noqa: ARG002 - services look at it
-        callback()
+    def run_command(self, database: str | None, command: Callable[[], Any]) -> None:  # noqa: ARG002
+        """Run the command; services override this. `database` is the alias, if one was given."""
+        command()
 
 
-def _add(group: argparse._ArgumentGroup, option: Any) -> None:
+def _add_option(group: Any, option: Any) -> None:
     text = (option.help or "").replace("%", "%%")
     if option.secondary_opts:
         group.add_argument(*option.opts, action=argparse.BooleanOptionalAction, default=None, help=text)
@@ -67,10 +70,10 @@ def _add(group: argparse._ArgumentGroup, option: Any) -> None:
         group.add_argument(*option.opts, action=action, metavar=option.metavar or "VALUE", help=text)
 
 
-def _words(command: Any, options: dict[str, Any]) -> Iterator[str]:
-    """The flags that were given, as click reads them."""
+def _command_line_flags(command: Any, options: dict[str, Any]) -> Iterator[str]:
+    """The flags that were given, in the form that click parses."""
     for option in command.params:
-        # argparse calls an option by its flag, click by a name that may differ.
+        # argparse names an option after its flag; click may have another name for it.
         value = options.get(option.opts[0].lstrip("-").replace("-", "_"))
         if isinstance(value, bool):
             flags = option.opts if value else option.secondary_opts

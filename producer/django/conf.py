@@ -3,11 +3,11 @@ Settings: `OUTRIDER = {...}` in Django's settings. Every key is optional.
 
 DATABASE             the alias of the database that holds the outbox ('default')
 SCHEMA               the PostgreSQL schema of its tables ('public')
-EXCHANGE             where events go that name no exchange ('': the broker's default exchange)
+EXCHANGE             the exchange of events that name none ('': the broker's default exchange)
 OUTSIDE_TRANSACTION  'warn', 'raise' or 'allow' ('warn')
 REDACTOR             dotted path of the function that redacts payloads for the admin (None: payloads are not shown)
-CELERY_APP           dotted path of the Celery application, checked to be importable and to capture (None)
-PUBLICATION, SLOT    what the relay reads from, checked to be there ('outbox'); None: no relay, only the scheduler
+CELERY_APP           dotted path of the Celery application; a check imports it and tests that it captures tasks (None)
+PUBLICATION, SLOT    what the relay reads; a check tests that they exist ('outbox'). None: no relay, only the scheduler
 SERVICES             a dict: settings for `manage.py outbox_relay` and `outbox_retry_scheduler`, by their names in
                      capitals: {'BROKER_URL': ..., 'ARCHIVE': True}. DATABASE_URL is the alias' unless given
 """
@@ -38,7 +38,7 @@ KNOWN = {field.name.upper(): field.name for field in fields(OutboxSettings)}
 
 
 def get_settings() -> OutboxSettings:
-    """The settings as they are now; mistakes are the business of the checks, unknown keys are left out here."""
+    """The current settings. Unknown keys are left out; the system checks report mistakes."""
     given = configured()
     known = {KNOWN[key]: value for key, value in given.items() if key in KNOWN} if isinstance(given, dict) else {}
     return OutboxSettings(**known)
@@ -49,6 +49,6 @@ def configured() -> Any:
 
 
 def table_name(table: str) -> str:
-    """For a model's db_table: Django quotes nothing that is quoted already."""
+    """A model's db_table. Django does not quote a name that is quoted already."""
     schema = get_settings().schema
     return table if schema == "public" else f'"{schema}"."{table}"'

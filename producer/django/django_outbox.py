@@ -1,11 +1,11 @@
 """
-DjangoOutbox: enqueue events in Django's transactions, as the settings say.
+DjangoOutbox: enqueue events in Django's transactions, with the settings in OUTRIDER.
 
-    publish("order.placed", {...}, aggregate=("order", 42))     # the database of the settings
-    DjangoOutbox(using="other").publish(...)                      # another one
+    publish("order.placed", {...}, aggregate=("order", 42))     # OUTRIDER["DATABASE"]
+    DjangoOutbox(using="other").publish(...)                      # another alias
 
-The arguments are those of producer.Outbox, without the handle. Savepoints (`atomic` blocks inside others) take their
-messages with them when they are rolled back.
+The arguments are those of outrider.Outbox, without the handle. When an `atomic` block is rolled back, also one inside
+another, its messages are rolled back too.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from outrider.producer.outbox import BatchReceipt, Outbox, Receipt
 
 
 class DjangoOutbox:
-    """The outbox of a database alias; None is the one of the settings."""
+    """The outbox of a database alias; None is OUTRIDER["DATABASE"]."""
 
     def __init__(self, using: str | None = None) -> None:
         configured = get_settings()
@@ -32,28 +32,28 @@ class DjangoOutbox:
         )
 
     def publish(self, event_type: str, payload: Any, **options: Any) -> Receipt:
-        """Enqueue one event: see producer.Outbox.publish."""
+        """Enqueue one event: see outrider.Outbox.publish."""
         receipt = self.outbox.publish(self.using, event_type, payload, **options)
-        self._created(receipt.event_id, event_type, receipt.new)
+        self._send_signal(receipt.event_id, event_type, receipt.new)
         return receipt
 
     def publish_many(self, messages: Iterable[Event | Mapping[str, Any]]) -> BatchReceipt:
-        """Enqueue many: see producer.Outbox.publish_many. The signal does not know which of them were new."""
+        """Enqueue many: see outrider.Outbox.publish_many. In signals of messages with a dedup_key, `new` is None."""
         events = [message if isinstance(message, Event) else Event(**message) for message in messages]
         receipt = self.outbox.publish_many(self.using, events)
         for event_id, event in zip(receipt.event_ids, events, strict=True):
-            self._created(event_id, event.event_type, None if event.dedup_key else True)
+            self._send_signal(event_id, event.event_type, None if event.dedup_key else True)
         return receipt
 
-    def _created(self, event_id: Any, event_type: str, new: bool | None) -> None:
+    def _send_signal(self, event_id: Any, event_type: str, new: bool | None) -> None:
         send_robustly(outbox_message_created, self, event_id=event_id, event_type=event_type, new=new, using=self.using)
 
 
 def publish(event_type: str, payload: Any, **options: Any) -> Receipt:
-    """Enqueue one event in the database of the settings."""
+    """Enqueue one event in OUTRIDER["DATABASE"]."""
     return DjangoOutbox().publish(event_type, payload, **options)
 
 
 def publish_many(messages: Iterable[Event | Mapping[str, Any]]) -> BatchReceipt:
-    """Enqueue many events in the database of the settings."""
+    """Enqueue many events in OUTRIDER["DATABASE"]."""
     return DjangoOutbox().publish_many(messages)

@@ -1,4 +1,4 @@
-"""Fields for what Django's own do not read: json (not jsonb) columns, and instants that can be infinite."""
+"""Fields for json (not jsonb) columns and for timestamps that can be infinite, which Django's own do not read."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from django.db import models
 
 
 class JsonText(models.Field):  # type: ignore[type-arg]
-    """A json column. psycopg gives values, psycopg2 under Django text."""
+    """A json column. With psycopg it is read as a value, with psycopg2 as text."""
 
     def db_type(self, connection: Any) -> str:  # noqa: ARG002
         return "json"
@@ -22,7 +22,7 @@ class JsonText(models.Field):  # type: ignore[type-arg]
 
 
 class Instant(models.DateTimeField):  # type: ignore[type-arg]
-    """Infinity, where a row waits behind the head of its key, is read as None: Python has no such datetime."""
+    """Infinity (a parked row) is read as None, because Python has no such datetime."""
 
     def select_format(self, compiler: Any, sql: str, params: Any) -> Any:  # noqa: ARG002
         return f"nullif({sql}, 'infinity')", params

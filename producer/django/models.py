@@ -1,8 +1,8 @@
 """
 The outbox's tables as models: for queries, the admin and tests of an application.
 
-Unmanaged: migrations apply sql/, which alone says what the tables are. Nothing here writes; messages are enqueued with
-outrider.producer.django.outbox and settled by the services.
+Unmanaged: migrations run the files in sql/, which define the tables. Nothing here writes: messages are enqueued with
+outrider.producer.django.publish and settled by the services.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class _Message(models.Model):
 
     @property
     def shown_payload(self) -> str:
-        """What operators may see: the redactor's copy."""
+        """The redacted payload, for operators."""
         return show_payload(self.event_type, bytes(self.payload), self.content_type, self.headers or {})
 
 
@@ -68,7 +68,7 @@ class OutboxMessage(_Message):
 
 
 class DeadLetter(_Message):
-    """A message that was given up."""
+    """A message that will not be retried."""
 
     dedup_key: models.TextField[Any, Any] = models.TextField(null=True)
     expires_at: models.DateTimeField[Any, Any] = models.DateTimeField(null=True)
@@ -88,7 +88,7 @@ class DeadLetter(_Message):
 
 
 class ArchivedMessage(_Message):
-    """A message that was delivered, where retention is on."""
+    """A delivered message, where the services archive."""
 
     delivered_at: models.DateTimeField[Any, Any] = models.DateTimeField()
 
@@ -99,7 +99,7 @@ class ArchivedMessage(_Message):
 
 
 class StoredEvent(models.Model):
-    """An event of a stream. The table's key is stream and version; Django before 5.2 knows only keys of one column."""
+    """An event of a stream. The table's key is stream and version; Django before 5.2 has only keys of one column."""
 
     event_id: models.UUIDField[Any, Any] = models.UUIDField(primary_key=True)
     stream: models.TextField[Any, Any] = models.TextField()
@@ -121,7 +121,7 @@ class StoredEvent(models.Model):
 
     @property
     def shown_payload(self) -> str:
-        """What operators may see: the redactor's copy."""
+        """The redacted payload, for operators."""
         return show_payload(self.event_type, bytes(self.payload), self.content_type, self.headers or {})
 
 

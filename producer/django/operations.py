@@ -1,8 +1,8 @@
 """
-RunOutboxMigration: a migration of sql/migrations as an operation of Django's.
+RunOutboxMigration: a migration operation that runs a file of sql/migrations.
 
-It runs on the database of the settings only, whichever are migrated, unless a router says otherwise; and not where
-`outrider setup` has applied it before. Backwards, the first one drops the tables with everything in them.
+It runs only on OUTRIDER["DATABASE"], if the database router allows it, and only if `outrider setup` has not applied the
+file before. Reversing the first migration drops the tables with everything in them; later ones cannot be reversed.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class RunOutboxMigration(Operation):
         self.version = version
 
     def state_forwards(self, app_label: str, state: Any) -> None:
-        """The models are unmanaged: their state is said by operations of its own."""
+        """Nothing: the CreateModel operations define the state of the unmanaged models."""
 
     def database_forwards(self, app_label: str, schema_editor: Any, from_state: Any, to_state: Any) -> None:  # noqa: ARG002
         schema = get_settings().schema
@@ -37,7 +37,9 @@ class RunOutboxMigration(Operation):
         if not self._is_wanted(app_label, schema_editor):
             return
         if self.version > 1:
-            raise RuntimeError("the outbox's migrations lead forward only; the first one can be undone with all")
+            raise RuntimeError(
+                "this migration of the outbox cannot be reversed; only the first one can, which drops all tables"
+            )
         _run(schema_editor, script("setup/drop_tables.sql", schema=get_settings().schema))
 
     def describe(self) -> str:

@@ -1,27 +1,28 @@
-"""ServiceCommand: a service inside Django's process, with the signals that tell what the services did beside it."""
+"""ServiceCommand: runs a service inside Django's process, and sends Django signals for what the services do."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from django.core.management.base import CommandParser
 
-from outrider.producer.django.click_command import PlainCommand
-from outrider.producer.django.services import signals_told
+from outrider.producer.django.click_command import ClickCommand
+from outrider.producer.django.services import sending_signals
 
 
-class ServiceCommand(PlainCommand):
+class ServiceCommand(ClickCommand):
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument("--no-signals", action="store_true", help="leave the signals to another process")
         super().add_arguments(parser)
 
     def handle(self, *args: Any, **options: Any) -> None:
-        self.signals = not options.pop("no_signals")
+        self.sends_signals = not options.pop("no_signals")
         super().handle(*args, **options)
 
-    def run(self, database: str | None, callback: Any) -> None:
-        if not self.signals:
-            callback()
+    def run_command(self, database: str | None, command: Callable[[], Any]) -> None:
+        if not self.sends_signals:
+            command()
             return
-        with signals_told(database):
-            callback()
+        with sending_signals(database):
+            command()

@@ -1,9 +1,9 @@
 """
-The relay and the scheduler inside Django's process: their settings, their commands, and the signals beside them.
+What management commands need to run a service inside Django's process: its command, its settings, and the signals.
 
-Settings come from OUTRIDER (its SERVICES, SCHEMA, PUBLICATION and SLOT) and the connection parameters of the alias; flags
-override them, and what neither names comes from OUTRIDER_* variables, as for the plain commands. The services are found
-by their console scripts when one is started: the producer does not import them, and works where they are not installed.
+Settings come from OUTRIDER (SERVICES, SCHEMA, PUBLICATION and SLOT) and the connection parameters of the alias. Flags
+override them. Settings that neither gives come from OUTRIDER_* variables, as for the installed commands. The services
+are found by their console scripts when one is started: the producer does not import them, and works without them.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from outrider.producer.django.conf import get_settings
 from outrider.producer.django.signal_watcher import watch
 
 JOIN_SECONDS = 10
-"""How long a receiver that is still busy may keep a service from ending."""
+"""How long a service waits at its end for a signal receiver that is still running."""
 
 
-def plain_command(name: str) -> Any:
-    """The click command of `cdc-relay`, `outrider doctor` and the like; SettingsError where it is not installed."""
+def load_click_command(name: str) -> Any:
+    """The click command of `cdc-relay`, `outrider doctor` and others; SettingsError where it is not installed."""
     script, _, subcommand = name.partition(" ")
     found = entry_points(group="console_scripts", name=script)
     if not found:
@@ -40,8 +40,8 @@ def plain_command(name: str) -> Any:
         raise SettingsError(f"`{name}` needs {error.name}: pip install 'outrider[services]'") from error
 
 
-def plain_settings(using: str | None = None) -> dict[str, Any]:
-    """The settings of a plain command as Django knows them, by their names in lower case."""
+def command_settings(using: str | None = None) -> dict[str, Any]:
+    """The settings of a command that Django's settings give, by their names in lower case."""
     settings = get_settings()
     if unknown := unknown_settings(settings.services):
         raise SettingsError("OUTRIDER['SERVICES']: " + "; ".join(unknown))
@@ -53,7 +53,7 @@ def plain_settings(using: str | None = None) -> dict[str, Any]:
 
 
 def conninfo_of(alias: str) -> str:
-    """The connection string of an alias: those of its parameters that libpq knows (the rest is for the driver)."""
+    """The connection string of an alias, from those of its parameters that are libpq's (others are the driver's)."""
     from psycopg.conninfo import make_conninfo
     from psycopg.pq import Conninfo
 
@@ -63,9 +63,9 @@ def conninfo_of(alias: str) -> str:
 
 
 def unknown_settings(given: Mapping[str, Any]) -> list[str]:
-    """A line for each name that no service knows. Nothing where the services are not installed: nobody can tell."""
+    """A line for each unknown name; none where the services are not installed, because their settings are not known."""
     try:
-        from outrider.settings.models import KNOWN_SETTINGS
+        from outrider.settings.loading import KNOWN_SETTINGS
     except ModuleNotFoundError:
         return []
     known = sorted(name.upper() for name in KNOWN_SETTINGS)
@@ -78,8 +78,8 @@ def unknown_settings(given: Mapping[str, Any]) -> list[str]:
 
 
 @contextmanager
-def signals_told(using: str | None) -> Iterator[None]:
-    """Tell what the services did on a thread of its own, with a connection of its own, while the block runs."""
+def sending_signals(using: str | None) -> Iterator[None]:
+    """Inside the block, a thread with a database connection of its own sends signals for what the services do."""
     stop = Event()
     log = logging.getLogger(__name__)
     thread = Thread(target=watch, args=(stop.wait,), kwargs={"using": using, "warn": log.warning}, daemon=True)

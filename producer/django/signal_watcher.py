@@ -1,11 +1,11 @@
 """
-Watcher: tell Django what the services did, by looking at the tables.
+SignalWatcher: sends Django signals for what the services did, which it reads from the tables.
 
-Each table is read onward from a place (time, id), so that every row is read once. Rows are told `lag_seconds` late:
-times are taken before a statement commits, and one that is overtaken in between must still be found.
+Each table is read onward from a position (time, id), so that each row is read once. Rows are read `lag_seconds` late:
+the time in a row is taken before its transaction commits, so a row can become visible after a row with a later time.
 
-Of all the processes that watch an outbox one tells, the holder of an advisory lock of its session. The lock needs a
-connection of its own: behind a pooler that shares sessions, run one `outbox_signals`, and the services with
+Any number of processes can watch an outbox. One of them sends the signals: the one whose session holds an advisory
+lock. The lock needs a session of its own. Behind a transaction pooler, run one `outbox_signals`, and the services with
 --no-signals.
 """
 
@@ -28,16 +28,16 @@ from outrider.producer.django.signals import (
 from outrider.storage.sql_files import Queries
 
 
-class Told(NamedTuple):
-    """How many messages receivers were told of."""
+class SignalCounts(NamedTuple):
+    """The numbers of messages for which signals were sent."""
 
     sent: int
     failed: int
     dead_lettered: int
 
 
-class Watcher:
-    """Begins now. `run_once` tells what has happened since the last time, a batch of each kind at most."""
+class SignalWatcher:
+    """Starts at the present. `run_once` sends signals for the next rows, at most a batch of each kind."""
 
     def __init__(self, using: str | None = None, *, lag_seconds: float = 2, batch_size: int = 500) -> None:
         settings = get_settings()
@@ -46,29 +46,29 @@ class Watcher:
         self.batch_size = batch_size
         self._queries = Queries(settings.schema)
         [(now,)] = self._fetch("watch_from", {})
-        self._places: dict[str, tuple[datetime, int]] = dict.fromkeys(("sent", "failed", "dead"), (now, 0))
+        self._positions: dict[str, tuple[datetime, int]] = dict.fromkeys(("sent", "failed", "dead"), (now, 0))
 
-    def may_tell(self) -> bool:
-        """Whether this session is the one that tells; the lock is given back with the session."""
+    def try_lock(self) -> bool:
+        """Whether this session holds the lock now. It holds it until the session ends."""
         return bool(self._fetch("watch_lock", {"schema": self._queries.schema})[0][0])
 
-    def run_once(self) -> Told:
-        return Told(self._tell_sent(), self._tell_failed(), self._tell_dead())
+    def run_once(self) -> SignalCounts:
+        return SignalCounts(self._signal_sent(), self._signal_failed(), self._signal_dead_lettered())
 
-    def _tell_sent(self) -> int:
-        rows = self._next("sent")
+    def _signal_sent(self) -> int:
+        rows = self._next_rows("sent")
         for message, delivered_at, _ in rows:
             send_robustly(outbox_message_sent, self, **message, delivered_at=delivered_at, using=self.using)
         return len(rows)
 
-    def _tell_failed(self) -> int:
-        rows = self._next("failed")
+    def _signal_failed(self) -> int:
+        rows = self._next_rows("failed")
         for message, failed_at, (error,) in rows:
             send_robustly(outbox_message_failed, self, **message, failed_at=failed_at, error=error, using=self.using)
         return len(rows)
 
-    def _tell_dead(self) -> int:
-        rows = self._next("dead")
+    def _signal_dead_lettered(self) -> int:
+        rows = self._next_rows("dead")
         if rows:
             messages = [
                 {**message, "died_at": died_at, "error": error, "reason": reason}
@@ -77,14 +77,14 @@ class Watcher:
             send_robustly(outbox_message_dead_lettered, self, messages=messages, using=self.using)
         return len(rows)
 
-    def _next(self, kind: str) -> list[tuple[dict[str, Any], datetime, list[Any]]]:
-        since, after = self._places[kind]
+    def _next_rows(self, kind: str) -> list[tuple[dict[str, Any], datetime, list[Any]]]:
+        since, after = self._positions[kind]
         rows = self._fetch(
             f"watch_{kind}",
             {"since": since, "after": after, "lag_seconds": self.lag_seconds, "batch_size": self.batch_size},
         )
         if rows:
-            self._places[kind] = (rows[-1][4], rows[-1][0])
+            self._positions[kind] = (rows[-1][4], rows[-1][0])
         return [
             ({"event_id": UUID(event_id), "event_type": event_type, "attempts": attempts}, when, rest)
             for _, event_id, event_type, attempts, when, *rest in rows
@@ -105,42 +105,47 @@ def watch(
     say: Callable[[str], object] = lambda _: None,
     warn: Callable[[str], object] = lambda _: None,
 ) -> None:
-    """Tell, or stand by, until `stop(seconds)`, which sleeps that long, returns True."""
+    """Send signals, or stand by, until `stop(seconds)`, which sleeps that long, returns True."""
     alias = using or get_settings().database
-    turn = _Turn(alias, lag_seconds, say)
-    warned = ""
+    standby = _WatcherOrStandby(alias, lag_seconds, say)
+    last_warning = ""
     pause = 0.0
     try:
         while not stop(pause):
             try:
-                pause = 0.0 if turn.run_once() else interval_seconds
-                warned = ""
+                pause = 0.0 if standby.run_once() else interval_seconds
+                last_warning = ""
             except Error as error:
-                turn.lose()
+                standby.disconnect()
                 pause = interval_seconds
-                trouble = next(iter(str(error).strip().splitlines()), type(error).__name__)
-                if trouble != warned:
-                    warn(f"signals wait for the database: {trouble}")
-                    warned = trouble
+                reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
+                if reason != last_warning:
+                    warn(f"signals wait for the database: {reason}")
+                    last_warning = reason
     finally:
         connections[alias].close()
 
 
-class _Turn:
-    """After a lost connection it goes on from its place, unless somebody else has taken over: then it begins anew."""
+class _WatcherOrStandby:
+    """
+    Watches while it holds the lock, and tries to get the lock otherwise.
+
+    After a lost connection it continues from its position if it gets the lock again at once. If another process has it,
+    that process sends the signals meanwhile, and this one starts at the present when it gets the lock.
+    """
 
     def __init__(self, alias: str, lag_seconds: float, say: Callable[[str], object]) -> None:
         self._alias = alias
         self._lag_seconds = lag_seconds
         self._say = say
-        self._watcher: Watcher | None = None
+        self._watcher: SignalWatcher | None = None
         self._locked: bool | None = None
 
     def run_once(self) -> bool:
-        """Whether there was something to tell, and so may be more."""
-        watcher = self._watcher or Watcher(self._alias, lag_seconds=self._lag_seconds)
+        """Whether signals were sent, so that there may be more rows."""
+        watcher = self._watcher or SignalWatcher(self._alias, lag_seconds=self._lag_seconds)
         if not self._locked:
-            locked = watcher.may_tell()
+            locked = watcher.try_lock()
             if locked != self._locked:
                 self._say(
                     f"watching {self._alias}" if locked else f"another process watches {self._alias}: standing by"
@@ -149,6 +154,6 @@ class _Turn:
         self._watcher = watcher if self._locked else None
         return self._locked and any(watcher.run_once())
 
-    def lose(self) -> None:
+    def disconnect(self) -> None:
         connections[self._alias].close()
         self._locked = None

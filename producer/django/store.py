@@ -22,17 +22,17 @@ T = TypeVar("T")
 
 
 class DjangoStore(Store):
-    """The outbox of a database alias; None is the one of the settings."""
+    """The outbox of a database alias; None is OUTRIDER["DATABASE"]."""
 
     def __init__(self, using: str | None = None) -> None:
         settings = get_settings()
         self.using = using or settings.database
         self.queries = Queries(settings.schema)
 
-    def _run(self, name: str, parameters: Mapping[str, Any], take: Callable[[Any], T]) -> T:
+    def _run(self, name: str, parameters: Mapping[str, Any], read: Callable[[Any], T]) -> T:
         with django_errors(), connections[self.using].cursor() as cursor:
             cursor.execute(self.queries[name], parameters)
-            return take(cursor)
+            return read(cursor)
 
 
 @contextmanager

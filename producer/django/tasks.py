@@ -1,5 +1,5 @@
 """
-Celery's tasks for housekeeping; `app.autodiscover_tasks()` finds them. Needs Celery, which nothing else here does.
+A Celery task for maintenance; `app.autodiscover_tasks()` finds it. Only this module and outrider.W008 need Celery.
 
     app.conf.beat_schedule = {
         "purge dead letters": {
@@ -9,7 +9,7 @@ Celery's tasks for housekeeping; `app.autodiscover_tasks()` finds them. Needs Ce
         },
     }
 
-The scheduler can do the same by itself: its setting dead_letter_retention_seconds.
+The scheduler's setting dead_letter_retention_seconds does the same.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from outrider.producer.django.store import DjangoStore
 
 @shared_task(name="outrider.purge_dead_letters")  # type: ignore[untyped-decorator]
 def purge_dead_letters(older_than_seconds: float, event_type: str | None = None, database: str | None = None) -> int:
-    """Delete dead letters that died longer ago, of all types or of those that match a glob; how many it were."""
+    """Delete dead letters older than this, of all types or of those that match a glob. Returns how many."""
     if not older_than_seconds >= 0:
         raise ValueError("older_than_seconds must not be negative")
     return purge(DjangoStore(database), older_than_seconds=older_than_seconds, event_type=event_type)

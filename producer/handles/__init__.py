@@ -1,9 +1,9 @@
 """
-Handles: what an application can pass to say "in this transaction".
+Handles: the connections, cursors and sessions that an application can pass, and an adapter for each kind.
 
-A handle is recognised by the module and name of its class, or by being a str (a Django alias), so that nothing needs
-to be imported to recognise it. Each adapter is a module of its own, loaded when its kind of handle is first seen; the
-library behind it is loaded by then, because the application made the handle with it.
+A handle is recognised by the module and name of its class; a str is a Django alias. So nothing needs to be imported to
+recognise it. The module of an adapter is imported when its kind of handle is first used; by then the application has
+imported the library behind it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,12 @@ from typing import Any, Protocol
 from outrider.producer.statement import Parameters, Statement
 
 Guard = Callable[[bool], None]
-"""Called by an adapter, before it writes, with whether the handle is inside a transaction; raises to refuse."""
+"""Called by an adapter before it writes, with whether the handle is inside a transaction. Raises to refuse."""
+
+
+def no_guard(in_transaction: bool) -> None:
+    """A guard that allows statements outside a transaction."""
+
 
 ACCEPTED = (
     "a psycopg Connection, AsyncConnection, Cursor or AsyncCursor",
@@ -50,11 +55,7 @@ _ADAPTERS = {
 
 
 Copy = Callable[[Statement, Iterable[Sequence[Any]], Guard], Any]
-"""Runs a binary COPY ... FROM STDIN with rows of str, bytes and None; the number of rows, or an awaitable of it."""
-
-
-Send = Callable[[Statement, Parameters], None]
-"""Sends a statement that writes, with parameters of str, bytes and None, and does not wait for the answer."""
+"""Runs a binary COPY ... FROM STDIN with rows of str, bytes and None. Returns the number of rows, or an awaitable."""
 
 
 class Adapter(Protocol):
@@ -63,28 +64,22 @@ class Adapter(Protocol):
     is_async: bool
 
     def in_transaction(self, handle: Any) -> bool:
-        """Whether what is written now can still be rolled back. Asynchronous adapters tell their guard only."""
+        """Whether a statement that is run now can be rolled back. For synchronous handles only."""
 
     def execute(self, handle: Any, statement: Statement, parameters: Parameters, guard: Guard) -> Any:
-        """Run a statement that writes. The number of rows, or -1 where the driver cannot tell yet."""
+        """Run a statement that writes. Returns the number of rows; -1 where it is not known yet."""
 
     def fetch(self, handle: Any, statement: Statement, parameters: Parameters, guard: Guard) -> Any:
-        """Run a statement that reads. The rows, as tuples."""
+        """Run a statement that returns rows. Returns them as tuples."""
 
     def copier(self, handle: Any) -> Copy | None:
-        """What runs COPY on it; None where that cannot be done."""
-
-    def sender(self, handle: Any) -> Send | None:
-        """What sends on it without waiting; None where that cannot be done. See outrider.producer.handles.in_flight."""
+        """A function that runs COPY on the handle; None where that is not possible."""
 
 
 class StatementsOnly:
-    """For adapters of drivers with neither COPY nor pipelines, or whose own layer would not see them."""
+    """For adapters without COPY: the driver has none, or a layer above the driver would not see it."""
 
     def copier(self, handle: Any) -> Copy | None:  # noqa: ARG002
-        return None
-
-    def sender(self, handle: Any) -> Send | None:  # noqa: ARG002
         return None
 
 
@@ -93,7 +88,7 @@ Rows = Sequence[tuple[Any, ...]]
 
 def adapter_for(handle: object) -> Adapter:
     """The adapter of a handle; TypeError that lists what is accepted."""
-    adapter = _adapter_for_class(type(handle))  # type: ignore[arg-type]  # classes are hashable, whatever typeshed says
+    adapter = _adapter_for_class(type(handle))  # type: ignore[arg-type]  # classes are hashable
     if adapter is None:
         name = f"{type(handle).__module__}.{type(handle).__qualname__}"
         raise TypeError(f"{name} is not a handle; accepted are: " + "; ".join(ACCEPTED))

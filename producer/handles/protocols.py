@@ -1,9 +1,8 @@
 """
-What type checkers are told of handles: a publish returns its result with a synchronous one, an awaitable of it with an
-asynchronous one.
+Types of handles: with a synchronous one a publish returns its result, with an asynchronous one an awaitable of it.
 
-By shape, so that no library has to be installed to be checked. No handle has both shapes, or a checker could not tell.
-At run time handles are recognised by their class (outrider.producer.handles), and anything else is a TypeError.
+These are protocols, so that type checkers need no library installed. No handle matches both kinds. At run time handles
+are recognised by their class (outrider.producer.handles), and anything else raises TypeError.
 """
 
 from __future__ import annotations

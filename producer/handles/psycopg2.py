@@ -1,4 +1,4 @@
-"""psycopg2: a connection or a cursor. A statement runs on a cursor of its own, so that results are left alone."""
+"""psycopg2: a connection or a cursor. A statement runs on a cursor of its own: the application's keeps its results."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
 """
 psycopg 3: connections and cursors, synchronous and asynchronous.
 
-A statement runs on a cursor of its own, so that the results, the row factory and the placeholder style of a cursor or
-connection that the application passes are left alone. Pipeline mode works; whether a message with a dedup_key was new
-is not known before the pipeline is synchronised.
+A statement runs on a cursor of its own, so that the results, the row factory and the placeholder style of the
+application's cursor or connection stay as they are. In pipeline mode, whether a message with a dedup_key was new is not
+known before the pipeline is synchronised.
 """
 
 from __future__ import annotations
@@ -16,8 +16,7 @@ import psycopg
 from psycopg.pq import PipelineStatus, TransactionStatus
 from psycopg.rows import tuple_row
 
-from outrider.producer.handles import Adapter, Copy, Guard, Rows, Send
-from outrider.producer.handles.in_flight import can_send, send
+from outrider.producer.handles import Adapter, Copy, Guard, Rows
 from outrider.producer.statement import Parameters, Statement
 
 
@@ -27,12 +26,14 @@ def connection_of(handle: Any) -> Any:
 
 
 def in_transaction(connection: Any) -> bool:
-    """Without autocommit, psycopg itself begins a transaction before the first statement."""
+    """
+    Without autocommit, psycopg begins a transaction before the first statement. The statements of a pipeline up to its
+    next sync are one transaction, even where there is no BEGIN.
+    """
     return (
         not connection.autocommit
         or connection.info.transaction_status != TransactionStatus.IDLE
-        # In pipeline mode the BEGIN of a transaction() block may not have been answered yet.
-        or bool(getattr(connection, "_num_transactions", 0))
+        or connection.pgconn.pipeline_status != PipelineStatus.OFF
     )
 
 
@@ -60,14 +61,6 @@ class Psycopg:
     def copier(self, handle: Any) -> Copy | None:
         connection = connection_of(handle)
         return partial(self._copy, connection) if can_copy(connection) else None
-
-    def sender(self, handle: Any) -> Send | None:
-        connection = connection_of(handle)
-        return partial(self._send, connection) if can_send(connection) else None
-
-    def _send(self, connection: Any, statement: Statement, parameters: Parameters) -> None:
-        if not send(connection, statement, parameters):
-            psycopg.Cursor(connection).execute(statement.binary, parameters)
 
     def _copy(self, connection: Any, statement: Statement, rows: Iterable[Sequence[Any]], guard: Guard) -> int:
         guard(in_transaction(connection))
@@ -99,9 +92,6 @@ class AsyncPsycopg:
     def copier(self, handle: Any) -> Copy | None:
         connection = connection_of(handle)
         return partial(self._copy, connection) if can_copy(connection) else None
-
-    def sender(self, handle: Any) -> Send | None:  # noqa: ARG002
-        return None  # whoever awaits gives the processor to others meanwhile
 
     async def _copy(self, connection: Any, statement: Statement, rows: Iterable[Sequence[Any]], guard: Guard) -> int:
         guard(in_transaction(connection))

@@ -1,25 +1,25 @@
 """
 SQLAlchemy: Session and Connection, synchronous and asynchronous, on psycopg, psycopg2 or asyncpg.
 
-The statement goes to the driver as it is (`exec_driver_sql`), in the session's own transaction; the session is not
-flushed for it. SQLAlchemy begins a transaction by itself, so only an AUTOCOMMIT isolation level is outside of one. A
-session with several binds must say which: pass `session.connection(bind_arguments={...})` instead of the session.
+The statement goes to the driver unchanged (`exec_driver_sql`), in the session's own transaction; the session is not
+flushed. SQLAlchemy begins a transaction by itself, so a handle is outside of one only with the AUTOCOMMIT isolation
+level. For a session with several binds, pass `session.connection(bind_arguments={...})` instead of the session.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from outrider.producer.handles import Adapter, Guard, Rows, StatementsOnly
+from outrider.producer.handles import Adapter, Guard, Rows, StatementsOnly, no_guard
 from outrider.producer.statement import Parameters, Statement
 
 
 def connection_of(handle: Any) -> Any:
     """The PostgreSQL connection of a session; a connection itself."""
-    # A Session has a method that gives its connection; a Connection has a property that gives the pool's.
+    # `Session.connection` is a method that returns a Connection; `Connection.connection` is the pool's connection.
     connection = handle.connection() if callable(handle.connection) else handle
     if connection.dialect.name != "postgresql":
-        raise TypeError(f"the outbox lives in PostgreSQL, and this handle is for {connection.dialect.name}")
+        raise TypeError(f"the outbox is in PostgreSQL, and this handle is for {connection.dialect.name}")
     return connection
 
 
@@ -51,28 +51,25 @@ class SQLAlchemy(StatementsOnly):
 
 class AsyncSQLAlchemy(StatementsOnly):
     """
-    SQLAlchemy's asynchronous handles run synchronous code in a greenlet: it needs no rewriting.
+    Runs the synchronous adapter in a greenlet (`run_sync`).
 
-    The guard stays outside: a warning must point at the application's line, which no frame in a greenlet leads to.
+    The guard is called outside of it: its warning must point at the application's line, which is not on the greenlet's
+    stack.
     """
 
     is_async = True
 
     def in_transaction(self, handle: Any) -> bool:
-        raise NotImplementedError("only a greenlet can tell")
+        raise NotImplementedError("known only inside run_sync")
 
     async def execute(self, handle: Any, statement: Statement, parameters: Parameters, guard: Guard) -> int:
         guard(await handle.run_sync(in_transaction))
-        return int(await handle.run_sync(SYNC.execute, statement, parameters, _asked_already))
+        return int(await handle.run_sync(SYNC.execute, statement, parameters, no_guard))
 
     async def fetch(self, handle: Any, statement: Statement, parameters: Parameters, guard: Guard) -> Rows:
         guard(await handle.run_sync(in_transaction))
-        rows: Rows = await handle.run_sync(SYNC.fetch, statement, parameters, _asked_already)
+        rows: Rows = await handle.run_sync(SYNC.fetch, statement, parameters, no_guard)
         return rows
-
-
-def _asked_already(in_transaction: bool) -> None:
-    pass
 
 
 SYNC: Adapter = SQLAlchemy()

@@ -1,2 +1,2 @@
--- What the demo compares: orders that were committed, messages that still wait.
+-- What the demo compares: committed orders, and pending messages.
 SELECT (SELECT count(*) FROM shop_order), (SELECT count(*) FROM :"schema".outbox);

@@ -1,2 +1,2 @@
--- An order of the demo's shop.
+-- Insert an order of the demo's shop.
 INSERT INTO shop_order (customer, total_cents) VALUES (%(customer)s, %(total_cents)s) RETURNING id;

@@ -1,4 +1,4 @@
--- The business of the demo: a table that knows nothing of messages.
+-- The demo's business table. It has nothing to do with messages.
 CREATE TABLE shop_order (
     id          bigint      GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     customer    text        NOT NULL,

@@ -1,2 +1,2 @@
--- Nothing: a driver that begins transactions by itself does so before this.
+-- Does nothing, but makes a driver that begins transactions implicitly begin one.
 SELECT 1

@@ -1,2 +1,2 @@
--- The block is done: mark and effects are the transaction's.
+-- The block succeeded: mark and effects belong to the transaction.
 RELEASE SAVEPOINT outbox_inbox

@@ -1,2 +1,2 @@
--- The block failed: mark and effects go, the transaction can go on.
+-- The block failed: undo mark and effects; the transaction stays usable.
 ROLLBACK TO SAVEPOINT outbox_inbox

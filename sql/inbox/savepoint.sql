@@ -1,2 +1,2 @@
--- For drivers without nested transactions of their own: the inbox's block begins.
+-- Begin the inbox's block, for drivers without nested transactions.
 SAVEPOINT outbox_inbox

@@ -1,3 +1,3 @@
--- Inserts only: updates and deletes of the outbox would reach the relay for nothing.
+-- Publish inserts only: the relay does not need updates and deletes.
 --     psql -v publication=outbox -f sql/setup/publication_inserts.sql
 ALTER PUBLICATION :"publication" SET (publish = 'insert');

@@ -1,3 +1,3 @@
--- A publication that publishes nothing (its table was dropped and made again) gets the outbox table.
+-- Add the outbox table to a publication that lost it (the table was dropped and created again).
 --     psql -v schema=public -v publication=outbox -f sql/setup/publication_table.sql
 ALTER PUBLICATION :"publication" SET TABLE :"schema".outbox;

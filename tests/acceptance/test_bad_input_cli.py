@@ -11,23 +11,23 @@ from typing import Any
 import pytest
 
 from outrider.cli import main
-from outrider.storage.store import Burial
-from tests.fixtures.commands import run_outbox
+from outrider.storage.decision import Burial
+from tests.fixtures.commands import run_outrider
 from tests.fixtures.database import Database
 from tests.fixtures.rows import insert_rows, store_of
 
-Outbox = Callable[..., tuple[int, str]]
+RunCommand = Callable[..., tuple[int, str]]
 
 SCHEMA = 'x"; DROP TABLE outbox; --'
 DEEP = "[" * 5000 + "]" * 5000
 
 
 @pytest.fixture
-def outbox(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Outbox:
-    """`outbox ARGUMENTS` in this process (one of its own takes a second): its exit status and all that it says."""
+def run_command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> RunCommand:
+    """Run `outrider ARGUMENTS` in this process (a new one takes a second): its exit status and its output."""
 
     def run(*arguments: str) -> tuple[int, str]:
-        monkeypatch.setattr(sys, "argv", ["outbox", *arguments])
+        monkeypatch.setattr(sys, "argv", ["outrider", *arguments])
         code: object = 0
         try:
             main()
@@ -45,13 +45,13 @@ REFUSED: list[tuple[list[str], int, str]] = [
     (["publish", "a\0b"], 2, "must not contain a NUL"),
     (["publish", "\udcff"], 2, "is not UTF-8 text"),
     (["publish", "a", "--header", "a=\udcff"], 2, "is not UTF-8 text"),
-    (["publish", "a", "--header", "x" * 256 + "=1"], 2, "the name 1 to 255 bytes"),
+    (["publish", "a", "--header", "x" * 256 + "=1"], 2, "a name of 1 to 255 bytes"),
     (["publish", "a", "--payload", DEEP], 2, "nested too deeply"),
     (["publish", "a", "--payload", "@../../../../../../../../etc"], 2, "Is a directory"),
     (["publish", "a", "--payload", "@/dev/zero"], 2, "is larger than 128 MiB"),
     (["publish", "a", "--payload", "@a\0b"], 2, "cannot be read"),
-    (["publish", "a", "--expires", "9999-12-31T23:59:59-14:00"], 2, "outside of the years 1 to 9999"),
-    (["publish", "a", "--deliver-after", "0001-01-01T00:00:00+14:00"], 2, "outside of the years 1 to 9999"),
+    (["publish", "a", "--expires", "9999-12-31T23:59:59-14:00"], 2, "outside the years 1 to 9999"),
+    (["publish", "a", "--deliver-after", "0001-01-01T00:00:00+14:00"], 2, "outside the years 1 to 9999"),
     (["publish", "a", "--wait", "nan"], 2, "not a finite number"),
     (["publish", "a", "--schema", SCHEMA], 1, "does not exist"),
     (["dead", "list", "--schema", SCHEMA], 1, "does not exist"),
@@ -77,21 +77,21 @@ REFUSED: list[tuple[list[str], int, str]] = [
 ]
 
 
-def test_what_is_wrong_is_said_in_one_line_and_nothing_is_written(
-    outbox: Outbox, database: Database, monkeypatch: pytest.MonkeyPatch
+def test_wrong_input_is_an_error_in_one_line_and_nothing_is_written(
+    run_command: RunCommand, database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OUTRIDER_DATABASE_URL", database.dsn)
     for arguments, status, words in REFUSED:
-        code, said = outbox(*arguments)
-        assert (code, words in said, said.count("\n")) == (status, True, 1), (arguments, said)
-        assert "root:" not in said
-    assert outbox("dead", "list", "--type", "%s' OR 1=1; DROP TABLE outbox; --")[0] == 0
+        code, output = run_command(*arguments)
+        assert (code, words in output, output.count("\n")) == (status, True, 1), (arguments, output)
+        assert "root:" not in output
+    assert run_command("dead", "list", "--type", "%s' OR 1=1; DROP TABLE outbox; --")[0] == 0
     with database.connect() as connection:
         assert connection.execute("SELECT count(*) FROM outbox").fetchone() == (0,)
 
 
-def test_whatever_a_dead_letter_holds_it_is_listed_shown_and_discarded(
-    outbox: Outbox, database: Database, monkeypatch: pytest.MonkeyPatch
+def test_a_dead_letter_with_any_content_is_listed_shown_and_discarded(
+    run_command: RunCommand, database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OUTRIDER_DATABASE_URL", database.dsn)
     hostile: list[dict[str, Any]] = [
@@ -108,22 +108,22 @@ def test_whatever_a_dead_letter_holds_it_is_listed_shown_and_discarded(
         store.claim_due("test", batch_size=100, lease_seconds=60)
         store.bury([Burial(row, "undecodable", "\x1b]0;title\x07", 0) for row in ids], claim="test")
     for arguments in (["list"], ["list", "--json"], ["list", "--grouped"]):
-        assert outbox("dead", *arguments)[0] == 0
+        assert run_command("dead", *arguments)[0] == 0
     for row in ids:
         for options in ([], ["--payload"], ["--json"], ["--json", "--payload"], ["--redactor", "builtins.repr"]):
-            code, said = outbox("dead", "show", str(row), *options)
-            assert code == 0, said
-            assert "\x1b" not in said
-            assert "Traceback" not in said
+            code, output = run_command("dead", "show", str(row), *options)
+            assert code == 0, output
+            assert "\x1b" not in output
+            assert "Traceback" not in output
             if "--json" in options:
-                json.loads(said)
-    assert outbox("dead", "discard", "--all", "--yes")[0] == 0
-    assert "\x1b" not in outbox("dead", "list")[1]
+                json.loads(output)
+    assert run_command("dead", "discard", "--all", "--yes")[0] == 0
+    assert "\x1b" not in run_command("dead", "list")[1]
 
 
-def test_a_process_ends_likewise(tmp_path: Path) -> None:
+def test_a_wrong_settings_file_ends_a_process_in_the_same_way(tmp_path: Path) -> None:
     (tmp_path / "deep.toml").write_text("labelled_types = " + "[" * 20_000)
-    result = run_outbox("dead", "list", "--config", str(tmp_path / "deep.toml"))
+    result = run_outrider("dead", "list", "--config", str(tmp_path / "deep.toml"))
     assert (result.returncode, result.stdout) == (2, "")
     assert result.stderr.startswith("outrider: error: cannot read the settings file")
     assert result.stderr.count("\n") == 1

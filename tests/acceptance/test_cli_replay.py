@@ -1,4 +1,4 @@
-"""`outrider replay` as an operator meets it."""
+"""`outrider replay` against a real database."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from outrider.producer import Outbox
 from outrider.producer.streams import EventStreams
 from outrider.storage.store import Store
 from tests.fixtures.database import Database
-from tests.fixtures.repair import outbox, outbox_json
+from tests.fixtures.message_commands import run_cli, run_cli_json
 from tests.fixtures.rows import insert_rows, query, store_of
 
 
-def sent(store: Store) -> list[tuple[str, str, str, str]]:
-    """What waits in the outbox, which is emptied."""
+def take_rows(store: Store) -> list[tuple[str, str, str, str]]:
+    """Delete all rows of the outbox, and return them."""
     rows = query(
         store.connection,
         "WITH gone AS (DELETE FROM outbox RETURNING *) SELECT event_type, exchange, routing_key, headers::text "
@@ -21,37 +21,39 @@ def sent(store: Store) -> list[tuple[str, str, str, str]]:
     return rows
 
 
-def test_events_of_streams_are_sent_once_more(database: Database) -> None:
+def test_events_of_streams_are_replayed(database: Database) -> None:
     streams = EventStreams(Outbox("shop"))
     with store_of(database) as store:
         with store.connection.transaction():
             for stream in ("order:1", "order:2"):
                 events = [{"event_type": f"order.{verb}", "payload": {}} for verb in ("placed", "paid", "sent")]
                 streams.append(store.connection, stream, events)
-        original = sent(store)
+        original = take_rows(store)
         assert len(original) == 6
 
-        assert "say what to replay" in outbox(database, "replay", "--exchange", "shop", status=2)
-        assert "say --exchange" in outbox(database, "replay", "--stream", "order:1", status=2)
-        preview = outbox(database, "replay", "--type", "order.p*", "--dry-run").splitlines()
+        assert "select what to replay" in run_cli(database, "replay", "--exchange", "shop", status=2)
+        assert "give --exchange" in run_cli(database, "replay", "--stream", "order:1", status=2)
+        preview = run_cli(database, "replay", "--type", "order.p*", "--dry-run").splitlines()
         assert preview[0] == "would replay 4"
         assert [line.split()[:2] for line in preview[2:]] == [["order.paid", "2"], ["order.placed", "2"]]
-        assert sent(store) == []
+        assert take_rows(store) == []
 
-        told = outbox(database, "replay", "--stream", "order:1", "--after", "1", "--exchange", "again", "--rate", "50")
-        assert told == "replayed 2\n"
-        assert sent(store) == [
+        output = run_cli(
+            database, "replay", "--stream", "order:1", "--after", "1", "--exchange", "again", "--rate", "50"
+        )
+        assert output == "replayed 2\n"
+        assert take_rows(store) == [
             ("order.paid", "again", "order.paid", '{"stream":"order:1","stream_version":2,"replayed": true}'),
             ("order.sent", "again", "order.sent", '{"stream":"order:1","stream_version":3,"replayed": true}'),
         ]
         route = ("--exchange", "", "--routing-key", "all")
-        assert outbox_json(database, "replay", "--since", "1h", "--until", "2999-01-01T00:00Z", *route) == [
+        assert run_cli_json(database, "replay", "--since", "1h", "--until", "2999-01-01T00:00Z", *route) == [
             {"replayed": 6}
         ]
-        assert [(kind, key) for kind, _, key, _ in sent(store)] == [(kind, "all") for kind, _, _, _ in original]
+        assert [(kind, key) for kind, _, key, _ in take_rows(store)] == [(kind, "all") for kind, _, _, _ in original]
 
 
-def test_archived_messages_are_sent_where_they_went_or_as_told(database: Database) -> None:
+def test_archived_messages_are_replayed_to_their_old_or_a_given_exchange(database: Database) -> None:
     with store_of(database) as store:
         ids = insert_rows(store.connection, 3, routing_key="q{n}", exchange="shop", headers='{"tenant": "a"}')
         ids += insert_rows(store.connection, event_type="order.paid", properties='{"expiration": 60}')
@@ -59,13 +61,13 @@ def test_archived_messages_are_sent_where_they_went_or_as_told(database: Databas
         store.settle(ids, archive=True)
         store.connection.execute("UPDATE outbox_archive SET created_at = created_at - interval '1 day'")
 
-        assert outbox(database, "replay", "--archive", "--all") == "replayed 4\n"
+        assert run_cli(database, "replay", "--archive", "--all") == "replayed 4\n"
         replayed = query(
             store.connection,
             "SELECT event_id, created_at > clock_timestamp() - interval '1 hour' FROM outbox ORDER BY id",
         )
         assert replayed == [(event_id, True) for event_id in event_ids]  # or the broker would drop what has expired
-        assert sent(store)[:1] == [("order.placed", "shop", "q0", '{"replayed": true,"tenant": "a"}')]
+        assert take_rows(store)[:1] == [("order.placed", "shop", "q0", '{"replayed": true,"tenant": "a"}')]
         options = ("--type", "*.placed", "--exchange", "elsewhere", "--routing-key", "r")
-        assert outbox_json(database, "replay", "--archive", *options) == [{"replayed": 3}]
-        assert {row[1:3] for row in sent(store)} == {("elsewhere", "r")}
+        assert run_cli_json(database, "replay", "--archive", *options) == [{"replayed": 3}]
+        assert {row[1:3] for row in take_rows(store)} == {("elsewhere", "r")}

@@ -1,4 +1,4 @@
-"""`outrider setup` and `outrider teardown` as an operator meets them: a status, a line per step, a line per error."""
+"""`outrider setup` and `outrider teardown`: the exit status, one line per step, one line per error."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from outrider.operations.setup import slot_state
 from outrider.producer import Outbox
 from outrider.storage.store import Store
 from tests.fixtures.broker import Broker
-from tests.fixtures.commands import run_outbox
+from tests.fixtures.commands import run_outrider
 from tests.fixtures.database import Database, create_database, drop_database
 from tests.fixtures.servers import SharedPostgres
 from tests.fixtures.services import RunService
@@ -43,7 +43,7 @@ def slot() -> str:
 
 @contextmanager
 def role(database: Database, *grants: LiteralString, attributes: LiteralString = "") -> Iterator[str]:
-    """The address of the database for somebody who has nothing but these grants."""
+    """The address of the database for a new role with only these grants."""
     name = sql.Identifier(f"clerk_{uuid.uuid4().hex[:8]}")
     with database.connect() as connection:
         connection.execute(sql.SQL("CREATE ROLE {} " + attributes).format(name))
@@ -56,7 +56,7 @@ def role(database: Database, *grants: LiteralString, attributes: LiteralString =
 
 
 def catalog(connection: psycopg.Connection[Any]) -> list[Any]:
-    """What a dry run must leave as it is."""
+    """The objects that a dry run must not change."""
     return connection.execute(
         "SELECT oid::text FROM pg_class WHERE relnamespace = 'public'::regnamespace"
         " UNION ALL SELECT pubname FROM pg_publication"
@@ -73,8 +73,10 @@ def error_of(run: subprocess.CompletedProcess[str], status: int = 1) -> str:
     return line
 
 
-def test_set_up_says_what_it_did_and_the_second_time_that_it_is_there(empty_database: Database, slot: str) -> None:
-    first = run_outbox("setup", "--slot", slot, env={"OUTRIDER_DATABASE_URL": empty_database.dsn})
+def test_set_up_prints_what_it_did_and_the_second_time_that_everything_exists(
+    empty_database: Database, slot: str
+) -> None:
+    first = run_outrider("setup", "--slot", slot, env={"OUTRIDER_DATABASE_URL": empty_database.dsn})
     assert first.returncode == 0, first.stderr
     assert first.stdout.splitlines()[1:] == [
         "migration 1 (initial) of the schema public: applied",
@@ -82,16 +84,16 @@ def test_set_up_says_what_it_did_and_the_second_time_that_it_is_there(empty_data
         f"slot {slot}: created",
         "rows from before the slot: none",
     ]
-    second = run_outbox("setup", "--slot", slot, env={"OUTRIDER_DATABASE_URL": empty_database.dsn})
+    second = run_outrider("setup", "--slot", slot, env={"OUTRIDER_DATABASE_URL": empty_database.dsn})
     assert second.returncode == 0
-    assert re.fullmatch(r"(?:PostgreSQL \d+: .*|.*: already there|\n)+", second.stdout)
+    assert re.fullmatch(r"(?:PostgreSQL \d+: .*|.*: already (?:applied|exists)|\n)+", second.stdout)
 
 
 def test_a_dry_run_changes_nothing_and_prints_what_psql_can_run(empty_database: Database, slot: str) -> None:
     arguments = ("setup", "--schema", WEIRD, "--publication", WEIRD, "--slot", slot, "--handover-after", "7")
     with empty_database.connect() as connection:
         before = catalog(connection)
-        printed = run_outbox(*arguments, "--dry-run", env={"OUTRIDER_DATABASE_URL": empty_database.dsn})
+        printed = run_outrider(*arguments, "--dry-run", env={"OUTRIDER_DATABASE_URL": empty_database.dsn})
         assert printed.returncode == 0, printed.stderr
         assert catalog(connection) == before
     psql = next(iter(installations().values())) / "psql"
@@ -104,23 +106,25 @@ def test_a_dry_run_changes_nothing_and_prints_what_psql_can_run(empty_database: 
         timeout=60,
     )
     assert ran.returncode == 0, ran.stderr
-    again = run_outbox(*arguments, env={"OUTRIDER_DATABASE_URL": empty_database.dsn})
+    again = run_outrider(*arguments, env={"OUTRIDER_DATABASE_URL": empty_database.dsn})
     assert again.returncode == 0, again.stderr
-    assert all(line.endswith(("already there", "already so")) for line in again.stdout.splitlines()[1:]), again.stdout
+    assert all(
+        line.endswith(("already applied", "already exists", "already set")) for line in again.stdout.splitlines()[1:]
+    ), again.stdout
 
 
 def test_the_wrong_wal_level_is_one_line_with_the_remedy(private_postgres: Callable[..., Postgres]) -> None:
     server = private_postgres(settings={"wal_level": "replica"})
-    line = error_of(run_outbox("setup", env={"OUTRIDER_DATABASE_URL": server.dsn()}))
+    line = error_of(run_outrider("setup", env={"OUTRIDER_DATABASE_URL": server.dsn()}))
     assert "wal_level is replica and must be logical: run ALTER SYSTEM SET wal_level = logical and restart" in line
-    polling = run_outbox("setup", "--polling-only", env={"OUTRIDER_DATABASE_URL": server.dsn()})
+    polling = run_outrider("setup", "--polling-only", env={"OUTRIDER_DATABASE_URL": server.dsn()})
     assert polling.returncode == 0, polling.stderr
     assert "handover after 0 s: set" in polling.stdout
 
 
 def test_a_role_that_may_not_create_is_told_what_it_needs(empty_database: Database, slot: str) -> None:
     with role(empty_database) as dsn:
-        line = error_of(run_outbox("setup", "--slot", slot, env={"OUTRIDER_DATABASE_URL": dsn}))
+        line = error_of(run_outrider("setup", "--slot", slot, env={"OUTRIDER_DATABASE_URL": dsn}))
     assert "permission denied" in line
     assert f"needed: CREATE on the database {empty_database.name}" in line
 
@@ -128,13 +132,13 @@ def test_a_role_that_may_not_create_is_told_what_it_needs(empty_database: Databa
 def test_a_role_that_may_not_replicate_is_told_at_the_slot(empty_database: Database, slot: str) -> None:
     with role(empty_database, "GRANT CREATE ON DATABASE {database} TO {role}") as dsn:
         arguments = ("setup", "--schema", "shop", "--slot", slot)
-        run = run_outbox(*arguments, env={"OUTRIDER_DATABASE_URL": dsn})
+        run = run_outrider(*arguments, env={"OUTRIDER_DATABASE_URL": dsn})
         line = error_of(run)
         assert f"slot {slot}: " in line
         assert "needed: a role with the REPLICATION attribute" in line
         assert run.stdout.splitlines()[-1] == f"slot {slot}: failed"
-        # What it could do is done, and somebody who may can go on from there.
-        owner = run_outbox(*arguments, env={"OUTRIDER_DATABASE_URL": empty_database.dsn})
+        # The steps before are done, and a role that may replicate can continue.
+        owner = run_outrider(*arguments, env={"OUTRIDER_DATABASE_URL": empty_database.dsn})
         assert owner.returncode == 0, owner.stderr
         assert f"slot {slot}: created" in owner.stdout
 
@@ -143,7 +147,7 @@ def test_a_role_that_may_create_and_replicate_can_set_up_and_tear_down(empty_dat
     grant: LiteralString = "GRANT CREATE ON DATABASE {database} TO {role}"
     with role(empty_database, grant, attributes="REPLICATION") as dsn:
         for command in (("setup",), ("teardown", "--drop-tables", "--yes")):
-            run = run_outbox(*command, "--schema", "shop", "--slot", slot, env={"OUTRIDER_DATABASE_URL": dsn})
+            run = run_outrider(*command, "--schema", "shop", "--slot", slot, env={"OUTRIDER_DATABASE_URL": dsn})
             assert run.returncode == 0, run.stderr
 
 
@@ -155,7 +159,7 @@ def test_a_role_that_may_create_and_replicate_can_set_up_and_tear_down(empty_dat
     ],
 )
 def test_a_wrong_database_address_is_one_line(address: str, words: str) -> None:
-    line = error_of(run_outbox("setup", env={"OUTRIDER_DATABASE_URL": address}))
+    line = error_of(run_outrider("setup", env={"OUTRIDER_DATABASE_URL": address}))
     assert words in line
     assert "s3cret" not in line
 
@@ -163,7 +167,7 @@ def test_a_wrong_database_address_is_one_line(address: str, words: str) -> None:
 def test_a_database_that_does_not_exist_is_one_line(postgres_server: SharedPostgres) -> None:
     missing = Database("no_such_database", postgres_server.url)
     assert 'database "no_such_database" does not exist' in error_of(
-        run_outbox("setup", env={"OUTRIDER_DATABASE_URL": missing.dsn})
+        run_outrider("setup", env={"OUTRIDER_DATABASE_URL": missing.dsn})
     )
 
 
@@ -180,51 +184,51 @@ def test_a_database_that_does_not_exist_is_one_line(postgres_server: SharedPostg
     ],
 )
 def test_wrong_settings_are_one_line_and_status_2(settings: dict[str, str], words: str) -> None:
-    line = error_of(run_outbox("setup", env=settings), status=2)
+    line = error_of(run_outrider("setup", env=settings), status=2)
     assert words in line
     assert "s3cret" not in line
 
 
 @pytest.mark.parametrize("arguments", [("setup", "--no-such"), ("no-such",), ("setup", "--handover-after", "soon")])
 def test_wrong_usage_is_status_2_without_a_traceback(arguments: tuple[str, ...]) -> None:
-    run = run_outbox(*arguments, env={"OUTRIDER_DATABASE_URL": "dbname=x"})
+    run = run_outrider(*arguments, env={"OUTRIDER_DATABASE_URL": "dbname=x"})
     assert run.returncode == 2
     assert run.stderr
     assert "Traceback" not in run.stderr
     assert run.stdout == ""
 
 
-def test_teardown_never_drops_tables_unless_told_so(empty_database: Database, slot: str) -> None:
+def test_teardown_drops_tables_only_on_request(empty_database: Database, slot: str) -> None:
     settings = {"OUTRIDER_DATABASE_URL": empty_database.dsn, "OUTRIDER_SLOT": slot}
-    assert run_outbox("setup", env=settings).returncode == 0
+    assert run_outrider("setup", env=settings).returncode == 0
     with empty_database.connect() as connection:
         connection.execute("INSERT INTO outbox (event_type, routing_key, payload) VALUES ('e', 'q', '')")
-    run = run_outbox("teardown", env=settings)
+    run = run_outrider("teardown", env=settings)
     assert run.returncode == 0, run.stderr
     assert run.stdout.splitlines() == [
         f"slot {slot}: dropped",
         "publication outbox: dropped",
         "tables of the schema public: kept",
     ]
-    line = error_of(run_outbox("teardown", "--drop-tables", env=settings))
+    line = error_of(run_outrider("teardown", "--drop-tables", env=settings))
     assert "the tables still hold 1 undelivered messages: nothing was dropped" in line
-    run = run_outbox("teardown", "--drop-tables", "--yes", env=settings)
+    run = run_outrider("teardown", "--drop-tables", "--yes", env=settings)
     assert run.stdout.splitlines()[-1] == "tables of the schema public: dropped"
     with empty_database.connect() as connection:
         assert catalog(connection) == []
 
 
-def test_teardown_of_empty_tables_asks_and_nobody_answers(empty_database: Database, slot: str) -> None:
+def test_teardown_of_empty_tables_needs_a_confirmation(empty_database: Database, slot: str) -> None:
     settings = {"OUTRIDER_DATABASE_URL": empty_database.dsn, "OUTRIDER_SLOT": slot}
-    assert run_outbox("setup", "--polling-only", env=settings).returncode == 0
-    run = run_outbox("teardown", "--drop-tables", env=settings)
+    assert run_outrider("setup", "--polling-only", env=settings).returncode == 0
+    run = run_outrider("teardown", "--drop-tables", env=settings)
     assert run.returncode == 2
-    assert "say --yes" in run.stderr
+    assert "give --yes" in run.stderr
     with empty_database.connect() as connection:
         assert catalog(connection) != []
 
 
-def test_an_outbox_in_a_schema_of_any_name_delivers_and_is_not_torn_down_under_its_relay(
+def test_an_outbox_in_a_schema_of_any_name_delivers_and_is_not_torn_down_while_its_relay_runs(
     empty_database: Database, slot: str, redis_broker: Broker, run_service: RunService
 ) -> None:
     settings = {
@@ -234,7 +238,7 @@ def test_an_outbox_in_a_schema_of_any_name_delivers_and_is_not_torn_down_under_i
         "OUTRIDER_PUBLICATION": "it's " + WEIRD,
         "OUTRIDER_SLOT": slot,
     }
-    assert run_outbox("setup", env=settings).returncode == 0
+    assert run_outrider("setup", env=settings).returncode == 0
     queue = redis_broker.declare_queue()
     relay = run_service("outrider.cdc_relay", env=settings)
     with empty_database.connect() as connection:
@@ -244,6 +248,6 @@ def test_an_outbox_in_a_schema_of_any_name_delivers_and_is_not_torn_down_under_i
             receipt = Outbox("", schema=WEIRD).publish(connection, "order.placed", {"n": 1}, routing_key=queue)
         (received,) = redis_broker.get_all(queue, 1, deadline_seconds=60)
         assert received.message_id == str(receipt.event_id)
-    assert "stop the relay that is connected to it first" in error_of(run_outbox("teardown", env=settings))
+    assert "first stop the relay that is connected to it" in error_of(run_outrider("teardown", env=settings))
     assert relay.stop() == 0
-    assert run_outbox("teardown", "--drop-tables", "--yes", env=settings).returncode == 0
+    assert run_outrider("teardown", "--drop-tables", "--yes", env=settings).returncode == 0

@@ -1,4 +1,4 @@
-"""`outrider status` as an operator meets it: tables for people, JSON for machines, and a watch that ends with Ctrl-C."""
+"""`outrider status`: tables, JSON, and --watch until Ctrl-C."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 import pytest
 from psycopg import sql
 
-from tests.fixtures.commands import run_outbox
+from tests.fixtures.commands import run_outrider
 from tests.fixtures.proxy import FaultProxy
 from tests.fixtures.rows import insert_rows
 from tests.fixtures.servers import address_of
@@ -25,7 +25,7 @@ def environment(stage: Stage) -> dict[str, str]:
 
 
 def as_json(env: dict[str, str]) -> dict[str, Any]:
-    run = run_outbox("status", "--json", env=env)
+    run = run_outrider("status", "--json", env=env)
     assert run.returncode == 0, run.stderr
     document = json.loads(run.stdout)
     assert isinstance(document, dict)
@@ -33,7 +33,7 @@ def as_json(env: dict[str, str]) -> dict[str, Any]:
 
 
 def fill(stage: Stage) -> None:
-    """Two rows of every kind there is, and one of what is left of others."""
+    """Two rows in each state (one of them buried), a running and a stale worker."""
     connection = stage.connection
     insert_rows(connection, 2, due_in="1 hour")
     insert_rows(connection, 2, owner="scheduler")
@@ -55,7 +55,7 @@ def fill(stage: Stage) -> None:
     )
 
 
-def test_everything_is_shown_to_machines_and_to_people(stage: Stage) -> None:
+def test_the_state_is_shown_as_json_and_as_tables(stage: Stage) -> None:
     fill(stage)
     document = as_json(environment(stage))
     ages = {name: document["queues"].pop(name) for name in ("oldest_seconds", "overdue_seconds")}
@@ -82,7 +82,7 @@ def test_everything_is_shown_to_machines_and_to_people(stage: Stage) -> None:
     assert document["publication"] == {"name": "outbox", "tables": ["public.outbox"], "problem": None}
     assert (document["unseen"], document["schema"], document["database"]) == ({}, "public", stage.database.name)
 
-    shown = run_outbox("status", env={**environment(stage), "COLUMNS": "160"})
+    shown = run_outrider("status", env={**environment(stage), "COLUMNS": "160"})
     assert shown.returncode == 0, shown.stderr
     text = " ".join(shown.stdout.replace("│", " ").split())
     for words in (
@@ -92,13 +92,13 @@ def test_everything_is_shown_to_machines_and_to_people(stage: Stage) -> None:
         "dead 1 (1 rejected)",
         "relay relay-1 active alpha 4711 0.1",
         "60 min ago, stale",
-        f"slot {stage.slot}: no relay reads from it",
+        f"slot {stage.slot}: no relay is reading it",
         "publication outbox of public.outbox",
     ):
         assert words in text, shown.stdout
 
 
-def test_an_outbox_without_a_slot_polls_and_what_a_role_may_not_see_is_named(bare_stage: Stage) -> None:
+def test_a_missing_slot_is_null_and_what_a_role_may_not_read_is_named(bare_stage: Stage) -> None:
     clerk = sql.Identifier(name := f"clerk_{uuid.uuid4().hex[:8]}")
     connection = bare_stage.connection
     document = as_json(environment(bare_stage))
@@ -114,15 +114,15 @@ def test_an_outbox_without_a_slot_polls_and_what_a_role_may_not_see_is_named(bar
         assert document["unseen"].keys() == {"dead", "archive", "workers", "slot"}
         assert "permission denied for view pg_replication_slots" in document["unseen"]["slot"]
         assert document["queues"]["pending"] == 0
-        shown = run_outbox("status", env={"OUTRIDER_DATABASE_URL": dsn, "COLUMNS": "160"})
+        shown = run_outrider("status", env={"OUTRIDER_DATABASE_URL": dsn, "COLUMNS": "160"})
         assert shown.returncode == 0
-        assert "cannot see: PostgreSQL: permission denied for table outbox_archive" in shown.stdout
+        assert "cannot read it: PostgreSQL: permission denied for table outbox_archive" in shown.stdout
     finally:
         connection.execute(sql.SQL("DROP OWNED BY {}").format(clerk))
         connection.execute(sql.SQL("DROP ROLE {}").format(clerk))
 
 
-def test_a_watch_outlives_the_loss_of_the_database_and_ends_well_with_ctrl_c(
+def test_watch_continues_after_the_database_was_lost_and_ends_with_status_0_on_ctrl_c(
     stage: Stage, fault_proxy: Callable[[str, int], FaultProxy]
 ) -> None:
     proxy = fault_proxy(*address_of(stage.database.dsn))
@@ -146,8 +146,8 @@ def test_a_watch_outlives_the_loss_of_the_database_and_ends_well_with_ctrl_c(
         (("--database-url", "postgresql://shop:s3cret@127.0.0.1:1/shop", "--watch"), "Connection refused"),
     ],
 )
-def test_what_cannot_be_shown_is_one_line(bare_stage: Stage, arguments: tuple[str, ...], words: str) -> None:
-    run = run_outbox("status", *arguments, env={"OUTRIDER_DATABASE_URL": bare_stage.database.dsn})
+def test_an_error_is_one_line_without_the_password(bare_stage: Stage, arguments: tuple[str, ...], words: str) -> None:
+    run = run_outrider("status", *arguments, env={"OUTRIDER_DATABASE_URL": bare_stage.database.dsn})
     assert run.returncode == 1
     (line,) = run.stderr.splitlines()
     assert words in line

@@ -36,7 +36,7 @@ apply = sqlalchemy.text("INSERT INTO effect (event_id, worker) VALUES (:event_id
 def record(body: dict, event_id: str, attempt: int, connection) -> None:
     connection.execute(apply, {"event_id": event_id, "worker": os.getpid()})
     if body["n"] % 10 == 0 and attempt == 1:
-        raise ValueError("rolled back, and tried again")
+        raise ValueError("rolled back, and retried")
 """
 
 
@@ -89,7 +89,7 @@ def test_every_effect_is_applied_once_while_relay_and_workers_are_killed(
             producer.commit()
             committed += ids
             if kill_at and len(committed) >= kill_at[0]:
-                # In the middle of it: something has been applied, and something has not.
+                # Wait until part of the messages has been applied, so that the kill comes in the middle.
                 wait_for(lambda: 0 < effects() >= kill_at[0] // 4, deadline_seconds=DEADLINE_SECONDS)
                 kill_at.pop(0)
                 for position in (len(kill_at) % 2, 2):
@@ -97,7 +97,7 @@ def test_every_effect_is_applied_once_while_relay_and_workers_are_killed(
                     services[position] = start(kinds[position])
     wait_for(lambda: effects() >= MESSAGES, deadline_seconds=DEADLINE_SECONDS, message=f"{effects()} effects")
     stage.wait_until_empty(DEADLINE_SECONDS)
-    # What was delivered twice is still on its way to being skipped.
+    # Redelivered messages must still be skipped.
     wait_for(lambda: rabbit.depth(queue) == 0, deadline_seconds=DEADLINE_SECONDS)
     assert [service.stop() for service in services] == [0, 0, 0, 0]
     applied = [str(row[0]) for row in stage.connection.execute("SELECT event_id FROM effect").fetchall()]

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from tests.fixtures.broker import Broker
-from tests.fixtures.commands import ROOT, run_outbox
+from tests.fixtures.commands import ROOT, run_outrider
 from tests.fixtures.database import Database
 from tests.fixtures.services import RunService, Service
 from tests.fixtures.waiting import wait_for
@@ -46,7 +46,7 @@ def slow(event_id: str) -> None:
 
 
 class Shop:
-    """An application with consumers, in a directory of its own."""
+    """An application with consumers, in its own directory."""
 
     def __init__(self, broker: Broker, run_service: RunService, directory: Path) -> None:
         self.broker = broker
@@ -81,7 +81,7 @@ def shop(rabbit: Broker, run_service: RunService, tmp_path: Path) -> Iterator[Sh
         rabbit.delete_queue(shop.queue + suffix)
 
 
-def test_a_worker_handles_reports_and_stops_when_told(shop: Shop, database: Database) -> None:
+def test_a_worker_handles_messages_reports_its_state_and_stops_on_sigterm(shop: Shop, database: Database) -> None:
     worker = shop.start("shop_consumers", http_port="0", database_url=database.dsn, name="w1")
     worker.wait_for_event("worker_active", deadline_seconds=60)
     get = _getter(worker.wait_for_event("http_listening")["port"])
@@ -114,20 +114,20 @@ def test_a_worker_handles_reports_and_stops_when_told(shop: Shop, database: Data
     assert (shop.directory / "one").exists()
 
     env = {"OUTRIDER_BROKER_URL": shop.broker.url}
-    listed = run_outbox("dlq", "list", shop.queue, "--json", env=env)
+    listed = run_outrider("dlq", "list", shop.queue, "--json", env=env)
     letters = {letter["event_id"]: letter for letter in map(json.loads, listed.stdout.splitlines())}
     assert {name: (letter["reason"], letter["error"], letter["attempts"]) for name, letter in letters.items()} == {
         "poison": ("rejected", "no such customer", 1),
         "failing": ("max attempts", "ValueError: out of order", 2),
     }
     assert "number" not in listed.stdout
-    replayed = run_outbox("dlq", "replay", shop.queue, "--reason", "rejected", env=env)
+    replayed = run_outrider("dlq", "replay", shop.queue, "--reason", "rejected", env=env)
     assert (replayed.returncode, replayed.stdout) == (0, f"sent 1 back to {shop.queue}\n")
     (back,) = shop.broker.get_all(shop.queue, 1)
     assert (back.message_id, back.body) == ("poison", b'{"number": 1}')
     assert "x-outrider-reason" not in back.headers
     assert shop.broker.depth(f"{shop.queue}.dlq") == 1
-    nowhere = run_outbox("dlq", "list", "nowhere", env=env)
+    nowhere = run_outrider("dlq", "list", "nowhere", env=env)
     assert nowhere.returncode == 1
     assert "dead letters of nowhere: NOT_FOUND" in nowhere.stderr
 
@@ -147,7 +147,7 @@ def test_a_worker_that_is_killed_while_handling_loses_nothing(shop: Shop) -> Non
     assert shop.broker.depth(f"{shop.queue}.slow") == 0
 
 
-def test_a_wrong_start_is_one_line_and_its_exit_status(shop: Shop) -> None:
+def test_a_failed_start_is_a_one_line_error_with_an_exit_status(shop: Shop) -> None:
     (shop.directory / "wants_inbox.py").write_text(
         "from outrider.consumer import consume\n@consume(queue='q', inbox=True)\ndef f(body): ...\n"
     )

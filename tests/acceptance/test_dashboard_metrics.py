@@ -1,4 +1,4 @@
-"""What dashboard, alerts and autoscaler ask for is what the two services really tell."""
+"""The dashboard, the alerts and the autoscaler use only metrics and labels that the two services export."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ DEPLOY = Path(__file__).parents[2] / "deploy"
 METRIC = re.compile(r"\b(?:outbox|process)_[a-z_]+")
 GROUPING = re.compile(r"\bby \(([^)]*)\)")
 SELECTOR = re.compile(r"(\w+)\{([^}]*)\}")
-OF_THE_SCRAPER = {"instance", "job"}
+SCRAPER_LABELS = {"instance", "job"}
 
 Samples = dict[str, set[str]]
-"""Names of samples, each with the labels it has."""
+"""Names of samples, each with its labels."""
 
 
 def dashboard_expressions() -> Iterator[str]:
@@ -59,14 +59,12 @@ def scrape(*ports: int) -> Samples:
 
 
 def missing(found: Samples) -> set[str]:
-    """Metrics of the catalogue without a sample. Where the server limits no slot, there is no safe size to tell."""
+    """Metrics of the catalogue without a sample, except one that needs max_slot_wal_keep_size."""
     expected = {spec.name + ("_bucket" if spec.buckets else "") for spec in CATALOGUE if spec != SLOT_SAFE_WAL}
     return expected - found.keys()
 
 
-def test_every_metric_is_told_by_a_service_and_every_expression_asks_for_one_of_them(
-    stage: Stage, rabbit: Broker
-) -> None:
+def test_every_metric_is_exported_and_every_expression_uses_exported_metrics(stage: Stage, rabbit: Broker) -> None:
     relay_port, scheduler_port = free_port(), free_port()
     stage.start_relay(rabbit.url, http_port=relay_port)
     settings: dict[str, Any] = {"http_port": scheduler_port, "poll_seconds": 0.2}
@@ -84,7 +82,7 @@ def test_every_metric_is_told_by_a_service_and_every_expression_asks_for_one_of_
             return False
         return not missing(found)
 
-    wait_for(complete, deadline_seconds=60, message="the services do not tell everything")
+    wait_for(complete, deadline_seconds=60, message="some metrics are not exported")
     labels = {spec.name: set(spec.labels) for spec in CATALOGUE}
     assert {name: found[name] for name in labels if labels[name]} == {n: each for n, each in labels.items() if each}
 
@@ -95,8 +93,8 @@ def test_every_metric_is_told_by_a_service_and_every_expression_asks_for_one_of_
         names = METRIC.findall(expression)
         assert names, expression
         assert set(names) <= found.keys(), expression
-        known = OF_THE_SCRAPER.union(*(found[name] for name in names))
+        known = SCRAPER_LABELS.union(*(found[name] for name in names))
         for grouping in GROUPING.findall(expression):
             assert set(re.split(r",\s*", grouping)) <= known, expression
         for name, selector in SELECTOR.findall(expression):
-            assert set(re.findall(r"(\w+)\s*[=!]", selector)) <= found[name] | OF_THE_SCRAPER, expression
+            assert set(re.findall(r"(\w+)\s*[=!]", selector)) <= found[name] | SCRAPER_LABELS, expression

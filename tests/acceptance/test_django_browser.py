@@ -19,7 +19,8 @@ from selenium.webdriver.support.select import Select
 
 from outrider.embedded.process import free_port
 from outrider.producer import Event, Outbox
-from outrider.storage.store import Burial, Refusal, Store
+from outrider.storage.decision import Burial, Retry
+from outrider.storage.store import Store
 from tests.fixtures.database import Database
 from tests.fixtures.django import Site, configure_django, django_connection
 from tests.fixtures.services import RunService
@@ -65,7 +66,7 @@ def fill(store: Store) -> None:
                 for number, each in enumerate(types, start=41)
             ],
         )
-    store.fail([Refusal(number, REFUSED.format("invoices"), 0.0) for number in (10, 11)])
+    store.fail([Retry(number, REFUSED.format("invoices"), 0.0) for number in (10, 11)])
     store.bury([Burial(number, "max attempts", REFUSED.format(f"shipments-{number}"), 1) for number in (12, 13, 14)])
     store.bury([Burial(15, "rejected", "MessageTooLarge: 52 MB, and the broker takes 16 MB", 1)])
 
@@ -102,17 +103,17 @@ def test_an_operator_finds_a_failure_and_repairs_it(browser: Chrome, address: st
     browser.find_element(By.CSS_SELECTOR, "input[type=submit]").click()
     wait_for(lambda: "Dead letters" in text(), deadline_seconds=60)
 
-    see("outbox/outboxmessage/")
+    see("outrider/outboxmessage/")
     summary = browser.find_element(By.ID, "outbox-summary").text
     assert "order.placed 6 0" in summary
     assert "invoice.sent 2 2" in summary
     assert "4 dead letters" in summary
     picture(browser, "django-admin-outbox")
-    see("outbox/outboxmessage/?attempts=some")
+    see("outrider/outboxmessage/?attempts=some")
     choose("Retry now, with attempts reset")
     wait_for(lambda: "Messages that are due now: 2." in text(), deadline_seconds=60)
 
-    see("outbox/deadletter/")
+    see("outrider/deadletter/")
     browser.find_element(By.CSS_SELECTOR, ".object-tools a").click()
     wait_for(lambda: "shipment.booked max attempts" in text(), deadline_seconds=60)
     picture(browser, "django-admin-failures")
@@ -133,7 +134,7 @@ def test_an_operator_finds_a_failure_and_repairs_it(browser: Chrome, address: st
     wait_for(lambda: "Dead letters replayed: 3." in text(), deadline_seconds=60)
     assert counts() == (14, 1)
 
-    see("outbox/deadletter/15/change/")
+    see("outrider/deadletter/15/change/")
     wait_for(lambda: "•••" in text(), deadline_seconds=60)
     assert "4111" not in browser.page_source
     trouble = [entry for entry in browser.get_log("browser") if entry["level"] == "SEVERE"]  # type: ignore[no-untyped-call]

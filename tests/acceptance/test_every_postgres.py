@@ -1,4 +1,4 @@
-"""The whole product on every PostgreSQL that it supports; and by itself the stream that it reads, column by column."""
+"""The whole product on every supported version of PostgreSQL, and the stream by itself, column by column."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from outrider.producer import Context, Outbox
 from outrider.storage.message import Message
 from outrider.storage.sql_files import script
 from tests.fixtures.broker import Broker, Received
-from tests.fixtures.commands import run_outbox
+from tests.fixtures.commands import run_outrider
 from tests.fixtures.database import create_database, create_outbox_database
 from tests.fixtures.postgres_versions import SUPPORTED, postgres_binaries
 from tests.fixtures.services import RunService
@@ -32,7 +32,7 @@ from tests.fixtures.stage import Stage
 from tests.fixtures.waiting import wait_for
 from tests.integration import test_schema
 
-LARGE = os.urandom(300_000)  # nothing to compress: it is stored out of line, in many pieces
+LARGE = os.urandom(300_000)  # does not compress: stored out of line, in many pieces
 UNICODE = "Zażółć gęślą jaźń 🦊"
 EVERYTHING = "ALTER PUBLICATION outbox SET (publish = 'insert, update, delete, truncate')"
 INSERTS = "ALTER PUBLICATION outbox SET (publish = 'insert')"
@@ -60,8 +60,8 @@ def empty_stage(server: Postgres, run_service: RunService) -> Iterator[Stage]:
 JSON = ("headers", "properties", "declarations", "context")
 
 
-def as_a_message_has_it(name: str) -> sql.Composed:
-    """A column of the table in the units of a Message, by means of SQL alone."""
+def in_message_units(name: str) -> sql.Composed:
+    """A column of the table in the units of a Message, computed in SQL."""
     expression: LiteralString = "{0}::text" if name in (*JSON, "event_id") else "{0}"
     if name.endswith("_at"):
         expression = (
@@ -72,7 +72,7 @@ def as_a_message_has_it(name: str) -> sql.Composed:
 
 
 def table_rows(connection: psycopg.Connection[Any]) -> list[dict[str, Any]]:
-    columns = sql.SQL(", ").join(map(as_a_message_has_it, Message._fields))
+    columns = sql.SQL(", ").join(map(in_message_units, Message._fields))
     with connection.cursor(row_factory=dict_row) as cursor:
         return cursor.execute(sql.SQL("SELECT {} FROM outbox ORDER BY id").format(columns)).fetchall()
 
@@ -110,7 +110,7 @@ def insert(connection: psycopg.Connection[Any], **values: Any) -> None:
     connection.execute(statement, values)
 
 
-def test_the_stream_brings_each_column_as_it_is_in_the_table_and_nothing_else(empty_stage: Stage) -> None:
+def test_the_stream_has_each_column_as_in_the_table_and_nothing_else(empty_stage: Stage) -> None:
     stage, connection = empty_stage, empty_stage.connection
     connection.execute(script("schema.sql", schema="public"))
     stage.set_up()
@@ -135,13 +135,13 @@ def test_the_stream_brings_each_column_as_it_is_in_the_table_and_nothing_else(em
     skipped: list[bytes] = []
 
     def read() -> bool:
-        arrival = stream.read(1000)
-        for payload in () if arrival is None else arrival.messages:
+        batch = stream.read(1000)
+        for payload in () if batch is None else batch.messages:
             change = decode(payload)
             if isinstance(change, Relation):
-                rows.learn(change)
+                rows.set_relation(change)
             elif change is INSERT:
-                message = rows.read(payload)
+                message = rows.decode(payload)
                 messages.append({} if message is None else message._asdict())
             elif change is None:
                 skipped.append(payload[:1])
@@ -149,7 +149,7 @@ def test_the_stream_brings_each_column_as_it_is_in_the_table_and_nothing_else(em
 
     with ReplicationStream.open(stage.database.dsn) as stream:
         stream.start(stage.slot, stage.publication)
-        wait_for(read, message="the stream did not bring it")
+        wait_for(read, message="rows did not arrive in the stream")
 
     assert len(messages) == len(expected) == 4
     for message, row in zip(messages, expected, strict=True):
@@ -159,8 +159,8 @@ def test_the_stream_brings_each_column_as_it_is_in_the_table_and_nothing_else(em
     assert skipped == [b"U", b"U", b"U", b"D", b"T"]
 
 
-def test_schema_migrations_and_queries_are_what_this_version_understands(server: Postgres) -> None:
-    """What the tests of the schema show on one version."""
+def test_this_version_accepts_schema_migrations_and_queries(server: Postgres) -> None:
+    """Runs tests of the schema, which otherwise run on one version."""
     database = create_outbox_database(server.dsn())
     test_schema.test_schema_sql_and_the_replayed_migrations_give_the_same_database(database)
     test_schema.test_the_planner_accepts_every_query(database)
@@ -176,7 +176,7 @@ def test_given_binaries_out_of_reach_are_copied(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_a_directory_without_a_server_is_named(tmp_path: Path) -> None:
-    with pytest.raises(EmbeddedServerError, match=f"no PostgreSQL that runs here in {tmp_path}"):
+    with pytest.raises(EmbeddedServerError, match=f"{tmp_path} has no PostgreSQL that runs on this machine"):
         Postgres(binaries=tmp_path)
 
 
@@ -184,7 +184,7 @@ def test_a_directory_without_a_server_is_named(tmp_path: Path) -> None:
 
 
 class Shop:
-    """An application: writes messages of every kind, and knows which of them must arrive, and how."""
+    """An application that writes messages of every kind, with the expected result of each."""
 
     def __init__(self, stage: Stage, queue: str) -> None:
         self.outbox = Outbox(context=Context(structlog=True))
@@ -220,13 +220,13 @@ class Shop:
             self.lose("expired", expires=0)
 
     def write_behind_a_lost_one(self) -> None:
-        """The others of the key wait until it is given up."""
+        """Later messages of the key wait until the first one is buried."""
         with self.connection.transaction(), structlog.contextvars.bound_contextvars(request_id="r-17"):
             self.lose("max attempts", routing_key=f"{self.queue}-that-is-not-there", ordering_key="stuck")
             self.write_ordered(3, keys=["stuck"])
 
     def write_ordered(self, count: int, keys: list[str]) -> None:
-        """One transaction, round about the keys; each body is a number that grows."""
+        """One transaction, keys in turn; each body is a growing number."""
         with self.connection.transaction():
             for position in range(count):
                 self.written += 1
@@ -238,14 +238,14 @@ class Shop:
             self.outbox.publish(self.connection, "order.placed", "never", routing_key=self.queue)
 
     def change_and_remove(self) -> None:
-        """RowDecoder that nobody ever sends; an application has no business there, but the stream shows it."""
+        """Rows that are never sent. Applications should not do this, but the stream shows it."""
         insert(self.connection, **{**LEAST, "owner": "scheduler", "next_attempt_at": "2100-01-01"})
         for statement in ("UPDATE outbox SET payload = 'x'", "DELETE FROM outbox", "TRUNCATE outbox"):
             self.connection.execute(statement)
 
 
 def check_arrivals(shop: Shop, received: list[Received]) -> None:
-    """Everything is there once, as it was written, and ordered messages are in order."""
+    """Every message has arrived once and unchanged, and ordered messages are in order."""
     assert sorted(str(message.message_id) for message in received) == sorted(shop.due)
     by_key = defaultdict(list)
     for message in received:
@@ -258,14 +258,14 @@ def check_arrivals(shop: Shop, received: list[Received]) -> None:
     assert all(bodies == sorted(bodies) for bodies in by_key.values())
 
 
-def test_an_outbox_lives_on_every_version(
+def test_the_whole_product_works_on_every_version(
     server: Postgres, empty_stage: Stage, run_service: RunService, rabbit: Broker
 ) -> None:
     stage = empty_stage
     environment = stage.environment(rabbit.url, max_attempts=2, backoff_seconds=0.2, poll_seconds=0.2)
-    made = run_outbox("setup", env=environment)
+    made = run_outrider("setup", env=environment)
     assert made.returncode == 0, made.stderr
-    assert f"PostgreSQL {server.version}: will do (wal_level logical)" in made.stdout
+    assert f"PostgreSQL {server.version}: supported (wal_level logical)" in made.stdout
     assert f"slot {stage.slot}: created" in made.stdout
     begin = Lsn.parse(stage.slot_state()["confirmed_flush_lsn"])
 
@@ -277,7 +277,7 @@ def test_an_outbox_lives_on_every_version(
     shop = Shop(stage, rabbit.declare_queue())
     keys = [f"key-{number}" for number in range(10)]
 
-    stage.connection.execute(EVERYTHING)  # while it runs, the relay passes over what is no insert
+    stage.connection.execute(EVERYTHING)  # while this is set, the relay ignores changes that are not inserts
     shop.roll_back()
     shop.write_every_kind()
     stage.wait_until_empty()
@@ -289,8 +289,8 @@ def test_an_outbox_lives_on_every_version(
     stage.connection.execute(INSERTS)
 
     shop.write_ordered(300, keys)
-    assert (relay.stop(), scheduler.stop()) == (0, 0)  # while these are on their way
-    assert scheduler.events()[-1]["delivered"] >= 4  # the delayed one, and those behind the one that was lost
+    assert (relay.stop(), scheduler.stop()) == (0, 0)  # while these are in flight
+    assert scheduler.events()[-1]["delivered"] >= 4  # the delayed one, and those behind the buried one
     shop.write_ordered(50, keys)
     relay, scheduler = (
         run_service(module, env=environment) for module in ("outrider.cdc_relay", "outrider.retry_scheduler")
@@ -305,9 +305,9 @@ def test_an_outbox_lives_on_every_version(
     assert Lsn.parse(stage.slot_state()["confirmed_flush_lsn"]) > begin
 
     wait_for(lambda: stage.connection.execute("SELECT count(*) FROM outbox_worker").fetchone() == (2,))
-    examined = run_outbox("doctor", "--strict", env=environment)
+    examined = run_outrider("doctor", "--strict", env=environment)
     assert examined.returncode == 0, examined.stdout + examined.stderr
-    status = json.loads(run_outbox("status", "--json", env=environment).stdout)
+    status = json.loads(run_outrider("status", "--json", env=environment).stdout)
     assert (status["queues"]["pending"], status["dead"]["by_reason"]) == (0, {"expired": 1, "max attempts": 1})
     assert (status["slot"]["active"], status["slot"]["lost"], status["unseen"]) == (True, None, {})
     assert (relay.stop(), scheduler.stop()) == (0, 0)

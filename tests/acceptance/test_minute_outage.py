@@ -1,4 +1,4 @@
-"""A broker that is away for a whole minute, with the default cooldown, while the application goes on committing."""
+"""A broker outage of a minute, with the default cooldown, while the application commits messages."""
 
 from __future__ import annotations
 
@@ -46,11 +46,11 @@ def test_an_outage_of_a_minute_spends_no_attempt_and_loses_nothing(
     proxy.heal()
 
     stage.wait_until_empty(120)
-    # Retention is on, so every delivered row is still there to tell how it went.
+    # The archive is on, so the attempts of every delivered row are known.
     delivered = {row["event_id"]: row["attempts"] for row in stage.rows("outbox_archive")}
     assert delivered == dict.fromkeys(committed, 0)
     assert stage.rows("outbox_dead_letter") == []
-    assert behind < 16 * 1024 * 1024  # the outage made the database keep no more than that
+    assert behind < 16 * 1024 * 1024  # the slot retained no more WAL than this during the outage
     arrived = Counter(message.message_id for message in rabbit.take_what_is_there(queue))
     assert set(arrived) == set(committed)
     assert relay.is_running

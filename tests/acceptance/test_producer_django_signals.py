@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from outrider.producer import Outbox
-from outrider.storage.store import Burial, Store
+from outrider.storage.decision import Burial
+from outrider.storage.store import Store
 from tests.fixtures.database import Database
 from tests.fixtures.django import Site
 from tests.fixtures.services import RunService

@@ -1,4 +1,4 @@
-"""The relay delivers what was committed, and says what it could not deliver. A real process on real servers."""
+"""The relay delivers committed messages, and reports those that it cannot deliver. A real process on real servers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def broker(request: pytest.FixtureRequest) -> Broker:
     return broker
 
 
-def test_a_committed_message_arrives_and_its_row_is_gone(stage: Stage, broker: Broker) -> None:
+def test_a_committed_message_arrives_and_its_row_is_deleted(stage: Stage, broker: Broker) -> None:
     queue = broker.declare_queue()
     stage.start_relay(broker.url)
     headers = {"tenant": "acme", "nested": {"a": [1, None, "é"]}}
@@ -45,7 +45,7 @@ def test_a_rolled_back_message_never_arrives(stage: Stage, broker: Broker) -> No
     assert [message.json() for message in broker.take_what_is_there(queue)] == [{"n": 0}]
 
 
-def test_messages_committed_while_no_relay_ran_arrive_when_it_starts(stage: Stage, rabbit: Broker) -> None:
+def test_messages_committed_while_no_relay_runs_arrive_when_one_starts(stage: Stage, rabbit: Broker) -> None:
     queue = rabbit.declare_queue()
     event_ids = stage.insert(queue, 300)
     stage.start_relay(rabbit.url)
@@ -53,7 +53,7 @@ def test_messages_committed_while_no_relay_ran_arrive_when_it_starts(stage: Stag
     stage.wait_until_empty()
 
 
-def test_a_transaction_larger_than_the_window_flows_through_it(stage: Stage, rabbit: Broker) -> None:
+def test_a_transaction_larger_than_the_window_is_delivered(stage: Stage, rabbit: Broker) -> None:
     queue = rabbit.declare_queue()
     stage.start_relay(rabbit.url, window_messages=50, window_bytes=20_000)
     event_ids = stage.insert(queue, 3000)
@@ -62,7 +62,7 @@ def test_a_transaction_larger_than_the_window_flows_through_it(stage: Stage, rab
     stage.wait_until_confirmed()
 
 
-def test_an_unroutable_message_fails_and_backs_off_while_the_others_go_on(stage: Stage, broker: Broker) -> None:
+def test_an_unroutable_message_fails_and_backs_off_while_others_are_delivered(stage: Stage, broker: Broker) -> None:
     queue = broker.declare_queue()
     nowhere = broker.declare_exchange()
     stage.start_relay(broker.url)
@@ -93,7 +93,7 @@ def test_a_message_to_an_exchange_that_does_not_exist_fails_alone(stage: Stage, 
     assert relay.is_running
 
 
-def test_a_row_that_can_never_be_sent_is_buried_with_its_reason(stage: Stage, rabbit: Broker) -> None:
+def test_an_undecodable_row_is_buried_with_its_reason(stage: Stage, rabbit: Broker) -> None:
     queue = rabbit.declare_queue()
     stage.start_relay(rabbit.url)
     (poison,) = stage.insert(queue, properties={"priority": "high"})
@@ -105,23 +105,21 @@ def test_a_row_that_can_never_be_sent_is_buried_with_its_reason(stage: Stage, ra
     stage.wait_until_empty()
 
 
-def test_the_last_attempt_buries(stage: Stage, rabbit: Broker) -> None:
+def test_a_message_is_buried_after_its_last_attempt(stage: Stage, rabbit: Broker) -> None:
     stage.start_relay(rabbit.url, max_attempts=1)
     stage.insert("no-such-queue")
     letter = wait_for(lambda: stage.rows("outbox_dead_letter"))[0]
     assert (letter["reason"], letter["attempts"]) == ("max attempts", 1)
 
 
-def test_an_error_that_trying_again_does_not_heal_buries_at_once_where_the_settings_say_so(
-    stage: Stage, rabbit: Broker
-) -> None:
+def test_an_error_named_in_reject_errors_buries_at_once(stage: Stage, rabbit: Broker) -> None:
     stage.start_relay(rabbit.url, reject_errors='["NoRoute"]')
     stage.insert("no-such-queue")
     letter = wait_for(lambda: stage.rows("outbox_dead_letter"))[0]
     assert (letter["reason"], letter["attempts"]) == ("rejected", 1)
 
 
-def test_logs_carry_the_producers_context_and_never_a_payload(stage: Stage, rabbit: Broker) -> None:
+def test_log_events_have_the_producers_context_and_never_a_payload(stage: Stage, rabbit: Broker) -> None:
     relay = stage.start_relay(rabbit.url)
     stage.insert(
         "no-such-queue", headers={"card": "4111-1111"}, context={"request_id": "r-17"}, event_type="card.charged"
@@ -132,7 +130,7 @@ def test_logs_carry_the_producers_context_and_never_a_payload(stage: Stage, rabb
     assert '{"n"' not in relay.output()
 
 
-def test_delayed_messages_and_those_of_a_newer_version_are_left_alone(stage: Stage, rabbit: Broker) -> None:
+def test_delayed_late_and_newer_messages_are_not_sent(stage: Stage, rabbit: Broker) -> None:
     queue = rabbit.declare_queue()
     stage.start_relay(rabbit.url)
     stage.insert(queue, owner="scheduler")
@@ -145,7 +143,7 @@ def test_delayed_messages_and_those_of_a_newer_version_are_left_alone(stage: Sta
     assert len(stage.rows()) == 3
 
 
-def test_delivered_messages_are_kept_where_the_archive_is_on(stage: Stage, rabbit: Broker) -> None:
+def test_delivered_messages_are_archived_if_the_archive_is_on(stage: Stage, rabbit: Broker) -> None:
     queue = rabbit.declare_queue()
     stage.start_relay(rabbit.url, archive=True)
     event_ids = stage.insert(queue, 10, headers={"a": 1})
@@ -166,7 +164,7 @@ def test_a_column_added_to_the_table_does_not_disturb_the_relay(stage: Stage, ra
     stage.wait_until_empty()
 
 
-def test_a_busy_database_with_an_idle_outbox_does_not_keep_wal(stage: Stage, rabbit: Broker) -> None:
+def test_an_idle_outbox_in_a_busy_database_retains_no_wal(stage: Stage, rabbit: Broker) -> None:
     stage.start_relay(rabbit.url, status_interval_seconds=0.1)
     stage.connection.execute("CREATE TABLE busy (filler text)")
     for _ in range(20):
@@ -174,7 +172,7 @@ def test_a_busy_database_with_an_idle_outbox_does_not_keep_wal(stage: Stage, rab
     stage.wait_until_confirmed()
 
 
-def test_several_outboxes_live_in_one_database(stage: Stage, rabbit: Broker) -> None:
+def test_one_database_can_have_several_outboxes(stage: Stage, rabbit: Broker) -> None:
     from outrider.storage.sql_files import script
 
     queue, name = rabbit.declare_queue(), 'we"ird %s schema'
@@ -196,7 +194,8 @@ def test_several_outboxes_live_in_one_database(stage: Stage, rabbit: Broker) -> 
 
 
 def test_help_documents_every_setting(stage: Stage) -> None:
-    from outrider.settings.models import RelaySettings, setting_name
+    from outrider.settings.database import setting_name
+    from outrider.settings.relay import RelaySettings
 
     relay = stage.run_service("outrider.cdc_relay", "--help")
     assert relay.wait() == 0

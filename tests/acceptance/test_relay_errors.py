@@ -1,4 +1,4 @@
-"""What an operator gets wrong is said in one line, with a non-zero exit status and no traceback."""
+"""An operator's mistake is reported in one line, with a non-zero exit status and without a traceback."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.fixtures.services import RunService, Service
 from tests.fixtures.stage import Stage
 
 
-def the_error(service: Service, status: int) -> str:
+def error_line(service: Service, status: int) -> str:
     assert service.wait() == status
     assert "Traceback" not in service.output()
     last = service.output().splitlines()[-1]
@@ -41,50 +41,50 @@ def test_a_wrong_setting_is_named(
     stage: Stage, rabbit: Broker, setting: str, value: str, status: int, expected: str
 ) -> None:
     relay = stage.run_service("outrider.cdc_relay", env=stage.environment(rabbit.url, **{setting: value}))
-    assert expected in the_error(relay, status)
+    assert expected in error_line(relay, status)
     assert "hunter2" not in relay.output()
 
 
-def test_a_refused_login_at_the_broker_is_named_without_the_password(stage: Stage, rabbit: Broker) -> None:
+def test_a_refused_login_at_the_broker_is_reported_without_the_password(stage: Stage, rabbit: Broker) -> None:
     relay = stage.run_service(
         "outrider.cdc_relay", env=stage.environment(rabbit.url.replace("guest:guest", "guest:hunter2"))
     )
-    assert "ACCESS_REFUSED" in the_error(relay, 1)
+    assert "ACCESS_REFUSED" in error_line(relay, 1)
     assert "hunter2" not in relay.output()
 
 
-def test_wal_level_replica_is_named_with_the_remedy(
+def test_wal_level_replica_is_reported(
     private_postgres: Callable[..., Postgres], run_service: RunService, rabbit: Broker
 ) -> None:
     server = private_postgres(settings={"wal_level": "replica"})
     stage = Stage(create_outbox_database(server.dsn()), run_service)
     stage.set_up(slot=False)
     relay = run_service("outrider.cdc_relay", env=stage.environment(rabbit.url))
-    assert "wal_level" in the_error(relay, 1)
+    assert "wal_level" in error_line(relay, 1)
     stage.close()
 
 
-def test_a_publication_of_the_wrong_shape_is_named(stage: Stage, rabbit: Broker) -> None:
+def test_a_publication_of_more_than_inserts_is_reported(stage: Stage, rabbit: Broker) -> None:
     stage.connection.execute("ALTER PUBLICATION outbox SET (publish = 'insert, delete')")
     relay = stage.run_service("outrider.cdc_relay", env=stage.environment(rabbit.url))
-    assert "does not publish inserts only" in the_error(relay, 1)
+    assert "must publish inserts and nothing else" in error_line(relay, 1)
 
 
-def test_a_send_timeout_that_leaves_the_relay_no_time_is_named(stage: Stage, rabbit: Broker) -> None:
+def test_a_send_timeout_longer_than_the_hand_over_time_is_reported(stage: Stage, rabbit: Broker) -> None:
     relay = stage.run_service("outrider.cdc_relay", env=stage.environment(rabbit.url, send_timeout_seconds=30))
-    assert "send_timeout_seconds" in the_error(relay, 1)
+    assert "send_timeout_seconds" in error_line(relay, 1)
 
 
-def test_a_role_without_privileges_is_told_what_it_lacks(stage: Stage, rabbit: Broker) -> None:
+def test_a_missing_privilege_is_reported(stage: Stage, rabbit: Broker) -> None:
     stage.connection.execute(f"CREATE ROLE {stage.slot} LOGIN")
     url = stage.database.dsn.replace("postgres@", f"{stage.slot}@")
     relay = stage.run_service("outrider.cdc_relay", env={**stage.environment(rabbit.url), "OUTRIDER_DATABASE_URL": url})
-    assert "permission denied" in the_error(relay, 1)
+    assert "permission denied" in error_line(relay, 1)
     stage.connection.execute(f"DROP ROLE {stage.slot}")
 
 
-def test_a_port_in_use_is_named(stage: Stage, rabbit: Broker) -> None:
+def test_a_port_in_use_is_reported(stage: Stage, rabbit: Broker) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         relay = stage.run_service("outrider.cdc_relay", env=stage.environment(rabbit.url, http_port=port))
-        assert f"127.0.0.1:{port} is in use" in the_error(relay, 2)
+        assert f"127.0.0.1:{port} is in use" in error_line(relay, 2)

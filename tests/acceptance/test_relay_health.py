@@ -1,4 +1,4 @@
-"""What probes and scrapes see of a relay."""
+"""The health endpoints and metrics of a relay."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def metrics(port: int) -> dict[str, float]:
     return values
 
 
-def test_the_endpoints_tell_role_and_figures(stage: Stage, rabbit: Broker, tmp_path: Path) -> None:
+def test_the_endpoints_report_role_and_metrics(stage: Stage, rabbit: Broker, tmp_path: Path) -> None:
     queue = rabbit.declare_queue()
     port, standby_port = free_port(), free_port()
     alive = tmp_path / "alive"
@@ -69,7 +69,7 @@ def test_the_endpoints_tell_role_and_figures(stage: Stage, rabbit: Broker, tmp_p
     assert not alive.exists()
 
 
-def test_a_blackholed_stream_is_noticed_reported_and_replaced(
+def test_a_silent_stream_is_detected_reported_and_replaced(
     stage: Stage, rabbit: Broker, fault_proxy: Callable[[str, int], FaultProxy]
 ) -> None:
     queue, port = rabbit.declare_queue(), free_port()

@@ -16,7 +16,7 @@ LOOK_UP = "AS k (ordering_key, id)"
 """Part of the query that looks up blocked keys (free_keys)."""
 
 
-def test_many_keys_at_full_speed_keep_their_order(stage: Stage, rabbit: Broker) -> None:
+def test_many_keys_keep_their_order_at_full_speed(stage: Stage, rabbit: Broker) -> None:
     queue = rabbit.declare_queue()
     stage.start_relay(rabbit.url)
     for number in range(40):
@@ -30,7 +30,7 @@ def test_many_keys_at_full_speed_keep_their_order(stage: Stage, rabbit: Broker) 
     stage.wait_until_empty()
 
 
-def test_a_relay_with_nothing_blocked_asks_the_table_nothing(
+def test_a_relay_without_blocked_keys_runs_no_look_up(
     private_postgres: Callable[..., Postgres], run_service: RunService, rabbit: Broker
 ) -> None:
     server = private_postgres(settings={"log_statement": "all"})
@@ -42,9 +42,9 @@ def test_a_relay_with_nothing_blocked_asks_the_table_nothing(
     before = len(server.log())
     stage.insert(queue, 50, ordering_key="a")
     stage.wait_until_empty()
-    asked = server.log()[before:]
-    assert "DELETE FROM" in asked
-    assert LOOK_UP not in asked
+    statements = server.log()[before:]
+    assert "DELETE FROM" in statements
+    assert LOOK_UP not in statements
     (lost,) = stage.insert("no-such-queue", ordering_key="a")
     wait_for(lambda: [row for row in stage.rows() if row["event_id"] == lost and row["attempts"]])
     stage.insert(queue, ordering_key="a")
@@ -52,7 +52,7 @@ def test_a_relay_with_nothing_blocked_asks_the_table_nothing(
     stage.close()
 
 
-def test_a_failed_message_holds_back_its_key_and_no_other(stage: Stage, rabbit: Broker) -> None:
+def test_a_failed_message_blocks_its_key_and_no_other(stage: Stage, rabbit: Broker) -> None:
     queue = rabbit.declare_queue()
     stage.start_relay(rabbit.url)
     (first,) = stage.insert("no-such-queue", ordering_key="a")
@@ -67,10 +67,10 @@ def test_a_failed_message_holds_back_its_key_and_no_other(stage: Stage, rabbit: 
     assert rabbit.depth(queue) == 0
 
 
-def test_messages_that_wait_behind_one_that_fails_are_handed_over_unsent(stage: Stage, rabbit: Broker) -> None:
+def test_messages_behind_a_failed_one_are_handed_over_unsent(stage: Stage, rabbit: Broker) -> None:
     queue = rabbit.declare_queue()
     stage.start_relay(rabbit.url)
-    with stage.connection.transaction():  # all of them are in the window before the first has its answer
+    with stage.connection.transaction():  # all of them are in the window before the first has an outcome
         stage.insert("no-such-queue", ordering_key="a")
         stage.insert(queue, 50, ordering_key="a")
     rows = wait_for(lambda: [row for row in stage.rows() if row["owner"] == "scheduler"][50:] and stage.rows())
@@ -78,7 +78,7 @@ def test_messages_that_wait_behind_one_that_fails_are_handed_over_unsent(stage: 
     assert rabbit.depth(queue) == 0
 
 
-def test_a_key_is_sent_again_once_nothing_of_it_is_left_behind(stage: Stage, rabbit: Broker) -> None:
+def test_a_key_is_sent_again_once_it_has_no_earlier_row(stage: Stage, rabbit: Broker) -> None:
     queue = rabbit.declare_queue()
     stage.start_relay(rabbit.url)
     stage.insert("no-such-queue", ordering_key="a")
@@ -89,7 +89,7 @@ def test_a_key_is_sent_again_once_nothing_of_it_is_left_behind(stage: Stage, rab
     stage.wait_until_empty()
 
 
-def test_a_relay_that_starts_knows_the_keys_with_rows_left_behind(stage: Stage, rabbit: Broker) -> None:
+def test_a_relay_that_starts_loads_the_blocked_keys(stage: Stage, rabbit: Broker) -> None:
     queue = rabbit.declare_queue()
     relay = stage.start_relay(rabbit.url)
     stage.insert("no-such-queue", ordering_key="a")
@@ -101,7 +101,7 @@ def test_a_relay_that_starts_knows_the_keys_with_rows_left_behind(stage: Stage, 
     assert rabbit.depth(queue) == 0
 
 
-def test_a_late_row_holds_back_its_key(stage: Stage, rabbit: Broker) -> None:
+def test_a_late_row_blocks_its_key(stage: Stage, rabbit: Broker) -> None:
     queue = rabbit.declare_queue()
     stage.start_relay(rabbit.url)
     stage.insert(queue, ordering_key="a", next_attempt_at="2000-01-01")

@@ -1,4 +1,4 @@
-"""A broker outage costs patience, never messages, and never makes the database keep WAL."""
+"""A broker outage loses no message, and does not make the database retain WAL."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def proxy(fault_proxy: StartProxy, rabbit: Broker) -> FaultProxy:
 
 
 def relay_in_an_outage(stage: Stage, rabbit: Broker, proxy: FaultProxy, queue: str, **settings: Any) -> Service:
-    """One that has delivered, and then lost its broker."""
+    """A relay that has delivered a message, and then lost its broker."""
     relay = stage.start_relay(proxy.through(rabbit.url), **settings)
     stage.insert(queue)
     rabbit.get_all(queue, 1)
@@ -40,7 +40,7 @@ def relay_in_an_outage(stage: Stage, rabbit: Broker, proxy: FaultProxy, queue: s
     return relay
 
 
-def test_a_short_outage_is_held_and_nothing_is_left_to_the_scheduler(
+def test_in_a_short_outage_messages_are_held_and_none_is_left_to_the_scheduler(
     stage: Stage, rabbit: Broker, proxy: FaultProxy
 ) -> None:
     queue = rabbit.declare_queue()
@@ -53,10 +53,10 @@ def test_a_short_outage_is_held_and_nothing_is_left_to_the_scheduler(
     assert not [event for event in relay.events() if event["event"] == "shedding"]
 
 
-def test_a_row_in_flight_holds_the_slot_however_often_the_server_says_how_far_it_is(
+def test_keepalives_do_not_move_the_confirmed_position_past_an_unsettled_row(
     stage: Stage, rabbit: Broker, proxy: FaultProxy
 ) -> None:
-    """Its transaction and the keepalive behind it arrive together: the position before it stays the confirmed one."""
+    """Its transaction and the keepalive after it arrive together: the confirmed position stays before the row."""
     queue = rabbit.declare_queue()
     relay = relay_in_an_outage(stage, rabbit, proxy, queue, hold_seconds=60, status_interval_seconds=0.1)
     ((before,),) = stage.connection.execute("SELECT pg_current_wal_insert_lsn()").fetchall()
@@ -85,7 +85,7 @@ def test_a_row_in_flight_holds_the_slot_however_often_the_server_says_how_far_it
     stage.wait_until_empty()
 
 
-def test_a_long_outage_leaves_the_rows_to_the_scheduler_and_the_slot_moves_on(
+def test_in_a_long_outage_rows_are_handed_over_and_the_slot_advances(
     stage: Stage, rabbit: Broker, proxy: FaultProxy
 ) -> None:
     queue = rabbit.declare_queue()
@@ -103,10 +103,10 @@ def test_a_long_outage_leaves_the_rows_to_the_scheduler_and_the_slot_moves_on(
     relay.wait_for_event("broker_available")
     (fresh,) = stage.insert(queue)
     assert rabbit.get_all(queue, 1)[0].message_id == fresh
-    wait_for(lambda: len(stage.rows()) == 100)  # the scheduler's
+    wait_for(lambda: len(stage.rows()) == 100)  # those handed over
 
 
-def test_a_blackholed_broker_is_noticed_and_its_rows_are_left_to_the_scheduler(
+def test_a_silent_broker_is_detected_and_its_rows_are_handed_over(
     stage: Stage, rabbit: Broker, proxy: FaultProxy
 ) -> None:
     queue = rabbit.declare_queue()
@@ -123,9 +123,7 @@ def test_a_blackholed_broker_is_noticed_and_its_rows_are_left_to_the_scheduler(
     stage.wait_until_confirmed()
 
 
-def test_when_only_the_answers_are_lost_messages_arrive_twice_rather_than_never(
-    stage: Stage, rabbit: Broker, proxy: FaultProxy
-) -> None:
+def test_messages_whose_confirms_are_lost_are_published_again(stage: Stage, rabbit: Broker, proxy: FaultProxy) -> None:
     queue = rabbit.declare_queue()
     relay = stage.start_relay(proxy.through(rabbit.url), hold_seconds=30)
     stage.insert(queue)
@@ -163,15 +161,13 @@ def test_a_blocked_broker_is_an_outage_and_recovers(stage: Stage, disposable_rab
     wait_for(lambda: fresh in {message.message_id for message in broker.take_what_is_there(queue)})
 
 
-def test_a_killed_broker_that_comes_back_gets_what_is_committed_from_then_on(
-    stage: Stage, disposable_rabbitmq: RabbitMQ
-) -> None:
+def test_a_broker_that_is_killed_and_restarted_gets_new_messages(stage: Stage, disposable_rabbitmq: RabbitMQ) -> None:
     broker = Broker(disposable_rabbitmq.url)
     queue = broker.declare_queue()
     relay = stage.start_relay(broker.url, hold_seconds=0.2)
     stage.insert(queue, 10)
     stage.wait_until_empty()
-    disposable_rabbitmq.ctl("eval", "mnesia:sync_log().")  # a queue that was declared just now would be forgotten
+    disposable_rabbitmq.ctl("eval", "mnesia:sync_log().")  # without it, the kill would lose the new queue
     disposable_rabbitmq.kill()
     relay.wait_for_event("shedding")
     stage.insert(queue, 5)
@@ -184,7 +180,7 @@ def test_a_killed_broker_that_comes_back_gets_what_is_committed_from_then_on(
     wait_for(lambda: stage.count() == 5)
 
 
-def test_a_broker_that_never_answered_ends_the_relay_once_the_slot_holds_nothing_back(stage: Stage) -> None:
+def test_the_relay_exits_if_the_broker_is_never_reached_and_the_slot_has_advanced(stage: Stage) -> None:
     stage.insert("anywhere", 20)
     relay = stage.start_relay("amqp://guest:hunter2@127.0.0.1:1//", wait=None)
     assert relay.wait() == 1

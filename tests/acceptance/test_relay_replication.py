@@ -14,7 +14,7 @@ from outrider.storage.sql_files import script
 from tests.fixtures.broker import Broker
 from tests.fixtures.certificates import make_certificate
 from tests.fixtures.database import Database, create_outbox_database
-from tests.fixtures.postgres_tls import demand_tls, tls_url
+from tests.fixtures.postgres_tls import require_tls, tls_url
 from tests.fixtures.postgres_versions import postgres_binaries
 from tests.fixtures.services import RunService
 from tests.fixtures.stage import Stage
@@ -29,7 +29,7 @@ def resident_megabytes(pid: int) -> float:
     raise AssertionError("no VmRSS")
 
 
-def test_a_row_that_nobody_sees_yet_is_delivered_and_settled_once_it_is_visible(
+def test_a_row_that_is_not_visible_yet_is_delivered_and_settled_once_it_is_visible(
     private_postgres: Callable[..., Postgres], run_service: RunService, rabbit: Broker
 ) -> None:
     server = private_postgres()
@@ -38,7 +38,7 @@ def test_a_row_that_nobody_sees_yet_is_delivered_and_settled_once_it_is_visible(
     queue = rabbit.declare_queue()
     stage.start_relay(rabbit.url)
     administrator = psycopg.connect(server.dsn(), autocommit=True)
-    # Commits are in the WAL now, but wait for a standby that does not exist before anybody sees them.
+    # From now on a commit is in the WAL, but waits for a standby that does not exist before other sessions see it.
     administrator.execute("ALTER SYSTEM SET synchronous_standby_names = 'nobody'")
     administrator.execute("SELECT pg_reload_conf()")
     wait_for(lambda: administrator.execute("SHOW synchronous_standby_names").fetchone() == ("nobody",))
@@ -58,13 +58,13 @@ def test_a_row_that_nobody_sees_yet_is_delivered_and_settled_once_it_is_visible(
         each.close()
 
 
-def test_everything_that_the_relay_says_to_the_database_is_encrypted_if_the_dsn_wants_it(
+def test_all_database_connections_of_the_relay_use_tls_if_the_url_demands_it(
     private_postgres: Callable[..., Postgres], run_service: RunService, rabbit: Broker, tmp_path: Path
 ) -> None:
-    server = private_postgres(binaries=postgres_binaries(17))  # the newest here was built without TLS
+    server = private_postgres(binaries=postgres_binaries(17))  # the newest version here was built without TLS
     make_certificate(tmp_path)
     database = create_outbox_database(server.dsn())
-    demand_tls(server, tmp_path)
+    require_tls(server, tmp_path)
     trusting = tls_url(server, sslmode="verify-full", sslrootcert=str(tmp_path / "cert.pem"))
     stage = Stage(Database(database.name, trusting), run_service)
     stage.set_up()
@@ -81,16 +81,16 @@ def test_everything_that_the_relay_says_to_the_database_is_encrypted_if_the_dsn_
     assert set(connections) == {("walsender", True), ("client backend", True)}
     assert relay.stop() == 0
 
-    stranger = stage.start_relay(
+    untrusting = stage.start_relay(
         rabbit.url,
         wait=None,
         replication_url=Database(database.name, tls_url(server, sslmode="verify-full", sslrootcert="system")).dsn,
     )
-    stranger.wait_for_line("certificate")
+    untrusting.wait_for_line("certificate")
     stage.close()
 
 
-def test_a_huge_transaction_flows_through_with_flat_memory(stage: Stage, rabbit: Broker) -> None:
+def test_memory_stays_bounded_during_a_huge_transaction(stage: Stage, rabbit: Broker) -> None:
     queue = rabbit.declare_queue()
     relay = stage.start_relay(rabbit.url, window_bytes=4_000_000)
     stage.insert(queue, 500)
@@ -106,7 +106,7 @@ def test_a_huge_transaction_flows_through_with_flat_memory(stage: Stage, rabbit:
 
 
 @pytest.mark.parametrize(("version", "failover_slot"), [(14, False), (17, True), (18, True), (18, False)])
-def test_after_a_promotion_the_relay_goes_on_at_the_new_primary(
+def test_after_a_promotion_the_relay_continues_on_the_new_primary(
     private_postgres: Callable[..., Postgres],
     run_service: RunService,
     rabbit: Broker,
@@ -139,7 +139,7 @@ def test_after_a_promotion_the_relay_goes_on_at_the_new_primary(
         synchronised = "SELECT synced AND NOT temporary FROM pg_replication_slots WHERE slot_name = %s"
 
         def is_synchronised() -> bool:
-            # The slot moves on with such records only, which the server by itself writes every 15 seconds.
+            # Only such a record advances the slot; the server itself writes one every 15 seconds.
             stage.connection.execute("SELECT pg_log_standby_snapshot()")
             return replica.connection.execute(synchronised, [stage.slot]).fetchone() == (True,)
 

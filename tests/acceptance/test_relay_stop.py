@@ -1,4 +1,4 @@
-"""How a relay ends: politely, at once, or not at all politely. In every case nothing is lost."""
+"""How a relay stops: SIGTERM, a second signal, SIGKILL. No message is lost in any case."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.fixtures.waiting import wait_for
 
 @contextmanager
 def inserting(stage: Stage, queue: str) -> Iterator[list[str]]:
-    """Rows are committed all the time, in small transactions, until the block ends. Yields their event ids."""
+    """Commit rows continuously, in small transactions, until the block ends. Yields their event ids."""
     event_ids: list[str] = []
     done = threading.Event()
 
@@ -35,7 +35,7 @@ def inserting(stage: Stage, queue: str) -> Iterator[list[str]]:
         thread.join()
 
 
-def test_restarts_under_load_send_nothing_twice(stage: Stage, rabbit: Broker) -> None:
+def test_restarts_under_load_publish_no_message_twice(stage: Stage, rabbit: Broker) -> None:
     queue = rabbit.declare_queue()
     relay = stage.start_relay(rabbit.url)
     with inserting(stage, queue) as event_ids:
@@ -49,7 +49,7 @@ def test_restarts_under_load_send_nothing_twice(stage: Stage, rabbit: Broker) ->
     assert received == Counter(event_ids)
 
 
-def test_sigkill_under_load_sends_again_at_most_what_was_not_settled(stage: Stage, rabbit: Broker) -> None:
+def test_sigkill_under_load_repeats_at_most_the_unsettled_messages(stage: Stage, rabbit: Broker) -> None:
     queue = rabbit.declare_queue()
     relay = stage.start_relay(rabbit.url, window_messages=500)
     with inserting(stage, queue) as event_ids:
@@ -58,13 +58,13 @@ def test_sigkill_under_load_sends_again_at_most_what_was_not_settled(stage: Stag
         stage.start_relay(rabbit.url, window_messages=500)
     stage.wait_until_empty(30)
     received = Counter(message.message_id for message in rabbit.take_what_is_there(queue))
-    again = sum(count - 1 for count in received.values())
-    print(f"sent again after SIGKILL: {again}")
+    repeated = sum(count - 1 for count in received.values())
+    print(f"repeated after SIGKILL: {repeated}")
     assert set(received) == set(event_ids)
-    assert again <= 500
+    assert repeated <= 500
 
 
-def test_sigterm_during_an_outage_hands_over_in_time_and_exits_with_zero(
+def test_sigterm_during_an_outage_hands_rows_over_and_exits_with_zero(
     stage: Stage, rabbit: Broker, fault_proxy: Callable[[str, int], FaultProxy]
 ) -> None:
     proxy = fault_proxy(*address_of(rabbit.url))

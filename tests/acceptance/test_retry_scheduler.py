@@ -1,4 +1,4 @@
-"""The scheduler as a process, against real servers: what is due arrives, once, in order, whatever happens."""
+"""The scheduler as a process, against real servers: due messages are delivered once and in order, also after faults."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.fixtures.waiting import wait_for
 StartProxy = Callable[[str, int], FaultProxy]
 
 
-class Stage:
+class SchedulerStage:
     """A database, a broker with a queue, and schedulers for them."""
 
     def __init__(self, database: Database, rabbit: Broker, run_service: RunService) -> None:
@@ -61,10 +61,10 @@ class Stage:
         return int(query(self.connection, "SELECT count(*) FROM outbox")[0])
 
     def wait_until_empty(self, deadline_seconds: float = 60.0) -> None:
-        wait_for(lambda: self.pending() == 0, deadline_seconds=deadline_seconds, message="rows stay in the outbox")
+        wait_for(lambda: self.pending() == 0, deadline_seconds=deadline_seconds, message="the outbox is not empty")
 
     def delivered(self) -> list[int]:
-        """The rows of all messages in the queue, in its order. A consumer takes them: `get` costs a round trip each."""
+        """The rows of all messages in the queue, in its order. A consumer, because `get` is a round trip for each."""
         received: list[str] = []
         expected = self.rabbit.depth(self.queue)
         with self.rabbit.channel() as channel:
@@ -77,22 +77,22 @@ class Stage:
 
 
 @pytest.fixture
-def stage(database: Database, rabbit: Broker, run_service: RunService) -> Iterator[Stage]:
-    stage = Stage(database, rabbit, run_service)
+def stage(database: Database, rabbit: Broker, run_service: RunService) -> Iterator[SchedulerStage]:
+    stage = SchedulerStage(database, rabbit, run_service)
     yield stage
     stage.connection.close()
 
 
 @pytest.fixture
 def proxy(rabbit: Broker, fault_proxy: StartProxy) -> FaultProxy:
-    """A network to the broker that can break."""
+    """A proxy in front of the broker that can fail."""
     return fault_proxy(*address_of(rabbit.url))
 
 
 # -- many schedulers --------------------------------------------------------------------------------------------------
 
 
-def test_four_schedulers_deliver_each_of_20000_due_rows_once_and_each_key_in_order(stage: Stage) -> None:
+def test_four_schedulers_deliver_each_of_20000_due_rows_once_and_each_key_in_order(stage: SchedulerStage) -> None:
     ids = stage.insert(15_000)
     for key in range(50):
         ids += stage.insert(100, ordering_key=f"k{key}")
@@ -112,13 +112,13 @@ def test_four_schedulers_deliver_each_of_20000_due_rows_once_and_each_key_in_ord
     assert query(stage.connection, "SELECT name FROM outbox_worker") == []
 
 
-def test_rows_of_a_killed_scheduler_are_delivered_when_its_lease_ends(stage: Stage, proxy: FaultProxy) -> None:
-    doomed = stage.start_and_wait(broker_url=proxy.through(stage.rabbit.url), lease_seconds=4, send_timeout_seconds=3)
-    proxy.blackhole("to_client")  # no confirm ever arrives: it dies between send and settle
+def test_rows_of_a_killed_scheduler_are_delivered_when_its_lease_ends(stage: SchedulerStage, proxy: FaultProxy) -> None:
+    killed = stage.start_and_wait(broker_url=proxy.through(stage.rabbit.url), lease_seconds=4, send_timeout_seconds=3)
+    proxy.blackhole("to_client")  # no confirm arrives: it is killed between send and settle
     ids = stage.insert(300)
     claimed = "SELECT count(*) FROM outbox WHERE claimed_by IS NOT NULL"
     wait_for(lambda: query(stage.connection, claimed)[0] >= 100, message="nothing is claimed")
-    doomed.kill()
+    killed.kill()
     stage.start(lease_seconds=4, send_timeout_seconds=3)
     stage.wait_until_empty()
     assert set(stage.delivered()) == set(ids)
@@ -128,7 +128,7 @@ def test_rows_of_a_killed_scheduler_are_delivered_when_its_lease_ends(stage: Sta
 
 
 def test_an_outage_spends_no_attempt_and_opens_the_breaker_until_a_probe_succeeds(
-    stage: Stage, proxy: FaultProxy
+    stage: SchedulerStage, proxy: FaultProxy
 ) -> None:
     scheduler = stage.start_and_wait(
         broker_url=proxy.through(stage.rabbit.url), broker_outage_cooldown_seconds=1, archive=True
@@ -139,7 +139,7 @@ def test_an_outage_spends_no_attempt_and_opens_the_breaker_until_a_probe_succeed
     scheduler.wait_for_event("broker_outage", breaker="open")
     wait_for(
         lambda: sum(event["event"] == "broker_outage" for event in scheduler.events()) >= 4,
-        message="the probes do not go on",
+        message="no further probes are sent",
     )
     assert query(stage.connection, "SELECT DISTINCT attempts FROM outbox") == [0]
     proxy.heal()
@@ -151,7 +151,7 @@ def test_an_outage_spends_no_attempt_and_opens_the_breaker_until_a_probe_succeed
     assert query(stage.connection, "SELECT count(*) FROM outbox_dead_letter") == [0]
 
 
-def test_messages_without_an_answer_are_deferred_and_sent_again(stage: Stage, proxy: FaultProxy) -> None:
+def test_messages_without_a_confirm_are_deferred_and_sent_again(stage: SchedulerStage, proxy: FaultProxy) -> None:
     ids = stage.insert(20)
     scheduler = stage.start_and_wait(
         broker_url=proxy.through(stage.rabbit.url),
@@ -170,7 +170,7 @@ def test_messages_without_an_answer_are_deferred_and_sent_again(stage: Stage, pr
     assert query(stage.connection, "SELECT DISTINCT attempts FROM outbox_archive") == [0]
 
 
-def test_a_scheduler_whose_database_connection_is_cut_comes_back_and_goes_on(stage: Stage) -> None:
+def test_a_scheduler_reconnects_to_the_database_and_continues(stage: SchedulerStage) -> None:
     scheduler = stage.start_and_wait()
     stage.connection.execute(
         "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
@@ -186,7 +186,7 @@ def test_a_scheduler_whose_database_connection_is_cut_comes_back_and_goes_on(sta
 # -- failures ---------------------------------------------------------------------------------------------------------
 
 
-def test_a_poison_row_is_buried_after_its_attempts_while_the_others_flow(stage: Stage) -> None:
+def test_a_poison_row_is_buried_after_its_attempts_and_the_others_are_delivered(stage: SchedulerStage) -> None:
     (poison,) = stage.insert(routing_key="nowhere", context='{"request_id": "r-1"}')
     good = stage.insert(50)
     scheduler = stage.start_and_wait(backoff_seconds=0.3, max_attempts=3)
@@ -201,7 +201,7 @@ def test_a_poison_row_is_buried_after_its_attempts_while_the_others_flow(stage: 
     assert not [event for event in scheduler.events() if event["event"] == "broker_outage"]
 
 
-def test_a_key_keeps_its_order_across_failures(stage: Stage) -> None:
+def test_a_key_keeps_its_order_across_failures(stage: SchedulerStage) -> None:
     late = f"{stage.queue}-late"
     ids = stage.insert(150, ordering_key="k", routing_key=late)
     scheduler = stage.start_and_wait(backoff_seconds=0.5, max_attempts=100, max_backoff_seconds=0.5)
@@ -212,7 +212,7 @@ def test_a_key_keeps_its_order_across_failures(stage: Stage) -> None:
     assert stage.delivered() == ids
 
 
-def test_undecodable_and_expired_messages_are_buried_and_do_not_hold_up_their_key(stage: Stage) -> None:
+def test_undecodable_and_expired_messages_are_buried_and_do_not_hold_up_their_key(stage: SchedulerStage) -> None:
     (undecodable,) = stage.insert(ordering_key="k", properties='{"priority": "high"}')
     (expired,) = stage.insert(ordering_key="k", expires_at="2020-01-01")
     good = stage.insert(3, ordering_key="k")
@@ -226,8 +226,8 @@ def test_undecodable_and_expired_messages_are_buried_and_do_not_hold_up_their_ke
 # -- shutdown ---------------------------------------------------------------------------------------------------------
 
 
-def test_sigterm_releases_at_once_what_was_not_sent_and_defers_what_got_no_answer(
-    stage: Stage, proxy: FaultProxy
+def test_sigterm_releases_unsent_rows_at_once_and_defers_those_without_a_confirm(
+    stage: SchedulerStage, proxy: FaultProxy
 ) -> None:
     scheduler = stage.start_and_wait(
         broker_url=proxy.through(stage.rabbit.url), shutdown_timeout_seconds=20, lease_seconds=60
@@ -236,11 +236,11 @@ def test_sigterm_releases_at_once_what_was_not_sent_and_defers_what_got_no_answe
     first, *behind = stage.insert(10, ordering_key="k")
     claimed = "SELECT count(*) FROM outbox WHERE claimed_by IS NOT NULL"
     wait_for(lambda: query(stage.connection, claimed) == [10], message="the rows are not claimed")
-    stage.rabbit.wait_for_depth(stage.queue, 1)  # the first is sent; before, all would be released
+    stage.rabbit.wait_for_depth(stage.queue, 1)  # only now the first is sent; earlier all would be released
     scheduler.signal(signal.SIGTERM)
     due = "SELECT id FROM outbox WHERE claimed_by IS NULL AND next_attempt_at <= clock_timestamp() ORDER BY id"
     wait_for(lambda: query(stage.connection, due) == behind, deadline_seconds=15, message="the rows are not released")
-    assert scheduler.is_running  # it waits for the answer to the first
+    assert scheduler.is_running  # it waits for the confirm of the first
     assert scheduler.wait() == 0
     waits = "SELECT claimed_by, attempts, next_attempt_at > clock_timestamp() FROM outbox WHERE id = %s"
     assert query(stage.connection, waits, first) == [(None, 0, True)]
@@ -249,7 +249,7 @@ def test_sigterm_releases_at_once_what_was_not_sent_and_defers_what_got_no_answe
 # -- ways to run it ---------------------------------------------------------------------------------------------------
 
 
-def test_once_drains_what_is_due_and_exits(stage: Stage) -> None:
+def test_once_drains_what_is_due_and_exits(stage: SchedulerStage) -> None:
     ids = stage.insert(300, ordering_key="k{n}") + stage.insert(250, ordering_key="hot")
     stage.insert(5, due_in="1 hour")
     scheduler = stage.start("--once")
@@ -258,7 +258,7 @@ def test_once_drains_what_is_due_and_exits(stage: Stage) -> None:
     assert stage.pending() == 5
 
 
-def test_once_fails_when_the_broker_is_down_and_leaves_the_rows_alone(stage: Stage, proxy: FaultProxy) -> None:
+def test_once_fails_when_the_broker_is_down_and_leaves_the_rows_alone(stage: SchedulerStage, proxy: FaultProxy) -> None:
     stage.insert(3)
     proxy.refuse()
     scheduler = stage.start("--once", broker_url=proxy.through(stage.rabbit.url))
@@ -268,7 +268,7 @@ def test_once_fails_when_the_broker_is_down_and_leaves_the_rows_alone(stage: Sta
     assert query(stage.connection, "SELECT DISTINCT attempts, claimed_by FROM outbox") == [(0, None)]
 
 
-def test_a_wrong_start_is_one_line_and_the_right_exit_status(stage: Stage, rabbit: Broker) -> None:
+def test_an_error_at_start_is_one_line_and_an_exit_status(stage: SchedulerStage, rabbit: Broker) -> None:
     nowhere = stage.start(database_url="postgresql://postgres@127.0.0.1:1/nowhere?connect_timeout=2")
     no_tables = stage.start(database_url=stage.database.dsn, schema="elsewhere")
     too_short = stage.start(lease_seconds=1)
@@ -279,7 +279,7 @@ def test_a_wrong_start_is_one_line_and_the_right_exit_status(stage: Stage, rabbi
         assert words in line
 
 
-def test_it_is_a_polling_outbox_where_there_is_no_relay(stage: Stage) -> None:
+def test_it_is_a_polling_outbox_without_a_relay(stage: SchedulerStage) -> None:
     stage.connection.execute(script("setup/handover_after.sql", schema="public", handover_after="0 seconds"))
     stage.start_and_wait()
     for number in range(3):
@@ -290,17 +290,17 @@ def test_it_is_a_polling_outbox_where_there_is_no_relay(stage: Stage) -> None:
     assert [each.body for each in stage.rabbit.take_what_is_there(stage.queue)] == [b"0", b"1", b"2"]
 
 
-def test_it_wakes_when_the_next_row_falls_due_and_not_at_the_next_poll(stage: Stage) -> None:
+def test_it_wakes_when_the_next_row_falls_due_and_not_at_the_next_poll(stage: SchedulerStage) -> None:
     stage.start_and_wait(poll_seconds=60, archive=True)
-    # The looks at an idle table come ever less often: 2.5 s after the start, then 5 s, then 10 s.
+    # The polls of an idle table become less frequent: 2.5 s after the start, then 5 s, then 10 s.
     stage.insert(due_in="3.5 seconds", owner="scheduler")
     stage.wait_until_empty(20)
     lateness = "SELECT extract(epoch FROM delivered_at - created_at)::float8 - 3.5 FROM outbox_archive"
     assert query(stage.connection, lateness)[0] < 1.0
 
 
-def test_it_delivers_through_redis_too(database: Database, redis_broker: Broker, run_service: RunService) -> None:
-    stage = Stage(database, redis_broker, run_service)
+def test_it_delivers_through_redis(database: Database, redis_broker: Broker, run_service: RunService) -> None:
+    stage = SchedulerStage(database, redis_broker, run_service)
     ids = stage.insert(100) + stage.insert(20, ordering_key="k")
     scheduler = stage.start("--once")
     assert scheduler.wait() == 0
@@ -309,7 +309,7 @@ def test_it_delivers_through_redis_too(database: Database, redis_broker: Broker,
     stage.connection.close()
 
 
-def test_metrics_readiness_and_status_are_served(stage: Stage, proxy: FaultProxy) -> None:
+def test_metrics_readiness_and_status_are_served(stage: SchedulerStage, proxy: FaultProxy) -> None:
     stage.insert(3)
     stage.insert(routing_key="nowhere")
     scheduler = stage.start_and_wait(
@@ -335,11 +335,11 @@ def test_metrics_readiness_and_status_are_served(stage: Stage, proxy: FaultProxy
     assert (status["delivered"], status["failed"], status["breaker"]) == (3, 1, "closed")
     proxy.refuse()
     proxy.cut()
-    wait_for(lambda: not json.loads(get("/readyz"))["ready"], message="it still says that it is ready")
+    wait_for(lambda: not json.loads(get("/readyz"))["ready"], message="it is still ready")
     assert "\noutbox_breaker_open 1.0" in get("/metrics")
 
 
-def test_the_command_explains_itself(run_service: RunService) -> None:
+def test_the_help_lists_the_flags(run_service: RunService) -> None:
     help_text = run_service("outrider.retry_scheduler", "--help")
     assert help_text.wait() == 0
     for flag in ("--once", "--lease-seconds", "--broker-outage-cooldown-seconds", "--archive-retention-seconds"):

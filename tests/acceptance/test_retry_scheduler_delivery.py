@@ -1,4 +1,4 @@
-"""How claimed rows are delivered: the backoff table, leases that run out, and a broker that takes nothing."""
+"""How claimed rows are delivered: the backoff table, leases that end, and a broker that is away or blocked."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ POLICY = RetryPolicy(5, 120, 3600)
 
 
 class Clock:
-    """Monotonic time that a test can move on."""
+    """Monotonic time that a test can advance."""
 
     def __init__(self) -> None:
         self.ahead = 0.0
@@ -54,21 +54,21 @@ def publisher(rabbit: Broker) -> Iterator[Publisher]:
 def deliver_due(
     store: Store, publisher: Publisher, policy: RetryPolicy, clock: Clock, late_by: float = 0
 ) -> Settlement:
-    """Claim what is due, send it `late_by` seconds after the claim, and tell the store; the verdicts."""
+    """Claim what is due, send it `late_by` seconds after the claim, and settle it. Returns the settlement."""
     batch = Claimer("s", batch_size=100, lease_seconds=LEASE, clock=clock).claim(store)
     deliveries = Deliveries(publisher, policy, send_timeout_seconds=SEND_TIMEOUT, clock=clock)
     clock.ahead += late_by
-    deliveries.accept(batch)
+    deliveries.start(batch)
 
     def done() -> bool:
         deliveries.receive(0.1)
         return not deliveries.unresolved
 
-    wait_for(done, message="messages have no verdict")
-    ((_, verdicts),) = deliveries.report()
-    told = replace(verdicts)  # telling the store empties them
-    assert verdicts.apply(store, archive=False, cooldown_seconds=30) == 0
-    return told
+    wait_for(done, message="messages have no outcome")
+    ((_, settlement),) = deliveries.take_settlements()
+    written = replace(settlement)  # writing a settlement empties it
+    assert settlement.write(store, archive=False, cooldown_seconds=30) == 0
+    return written
 
 
 def ids_of(messages: list[Message]) -> list[int]:
@@ -101,11 +101,11 @@ def test_rows_whose_lease_could_end_before_the_answer_are_released_unsent(
     ids = insert_rows(store.connection, 2, routing_key=queue) + insert_rows(
         store.connection, 2, routing_key=queue, ordering_key="k"
     )
-    verdicts = deliver_due(store, publisher, POLICY, Clock(), late_by=LEASE - SEND_TIMEOUT + 1)
-    assert sorted(ids_of(verdicts.released)) == ids
+    settlement = deliver_due(store, publisher, POLICY, Clock(), late_by=LEASE - SEND_TIMEOUT + 1)
+    assert sorted(ids_of(settlement.released)) == ids
     assert rabbit.depth(queue) == 0
-    verdicts = deliver_due(store, publisher, POLICY, Clock(), late_by=LEASE - SEND_TIMEOUT - 5)
-    assert sorted(ids_of(verdicts.confirmed)) == ids
+    settlement = deliver_due(store, publisher, POLICY, Clock(), late_by=LEASE - SEND_TIMEOUT - 5)
+    assert sorted(ids_of(settlement.confirmed)) == ids
     assert query(store.connection, "SELECT count(*) FROM outbox") == [0]
 
 
@@ -116,23 +116,25 @@ def test_a_message_that_expires_between_claim_and_send_is_buried_unsent(
     insert_rows(store.connection, routing_key=queue, ordering_key="k")
     store.connection.execute("UPDATE outbox SET expires_at = clock_timestamp() + interval '20 seconds'")
     (behind,) = insert_rows(store.connection, routing_key=queue, ordering_key="k")
-    verdicts = deliver_due(store, publisher, POLICY, Clock(), late_by=25)
-    assert ids_of(verdicts.confirmed) == [behind]
+    settlement = deliver_due(store, publisher, POLICY, Clock(), late_by=25)
+    assert ids_of(settlement.confirmed) == [behind]
     assert query(store.connection, "SELECT reason, attempts FROM outbox_dead_letter") == [("expired", 0)]
 
 
-def test_without_a_connection_everything_is_deferred_and_the_outage_is_told(store: Store, publisher: Publisher) -> None:
+def test_without_a_connection_everything_is_deferred_and_the_outage_is_reported(
+    store: Store, publisher: Publisher
+) -> None:
     ids = insert_rows(store.connection, 2) + insert_rows(store.connection, 2, ordering_key="k")
     batch = Claimer("s", batch_size=100, lease_seconds=LEASE).claim(store)
     deliveries = Deliveries(publisher, POLICY, send_timeout_seconds=SEND_TIMEOUT)
     publisher.close()
-    deliveries.accept(batch)
-    ((_, verdicts),) = deliveries.report()
-    assert sorted(ids_of(verdicts.deferred)) == ids
-    answered, outage = deliveries.news()
+    deliveries.start(batch)
+    ((_, settlement),) = deliveries.take_settlements()
+    assert sorted(ids_of(settlement.deferred)) == ids
+    answered, outage = deliveries.take_broker_report()
     assert not answered
     assert outage is not None
-    assert deliveries.news() == (False, None)
+    assert deliveries.take_broker_report() == (False, None)
 
 
 def test_a_blocked_broker_is_an_outage_after_the_send_timeout(store: Store, disposable_rabbitmq: RabbitMQ) -> None:
@@ -145,16 +147,16 @@ def test_a_blocked_broker_is_an_outage_after_the_send_timeout(store: Store, disp
     try:
         batch = Claimer("s", batch_size=1, lease_seconds=LEASE).claim(store)
         deliveries = Deliveries(publisher, POLICY, send_timeout_seconds=1)
-        deliveries.accept(batch)
+        deliveries.start(batch)
 
-        def given_up() -> bool:
+        def resolved() -> bool:
             deliveries.receive(0.1)
             return not deliveries.unresolved
 
-        wait_for(given_up, message="it waits for a blocked broker")
-        ((_, verdicts),) = deliveries.report()
-        assert ids_of(verdicts.deferred) == [row]
-        outage = deliveries.news().outage
+        wait_for(resolved, message="it waits for a blocked broker")
+        ((_, settlement),) = deliveries.take_settlements()
+        assert ids_of(settlement.deferred) == [row]
+        outage = deliveries.take_broker_report().outage
         assert outage is not None
         assert outage.error == "Blocked"
     finally:

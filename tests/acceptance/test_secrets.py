@@ -1,6 +1,5 @@
 """
-What must not get out: passwords of the settings, in whatever the programs say; and what must not get in: a pickle of
-somebody else's, which nothing but a worker may open.
+No output contains a password of the settings; and no part of Outrider unpickles a message (only a Celery worker may).
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from outrider.embedded.process import free_port
 from outrider.producer.celery import OutboxCelery, TaskOutbox
 from outrider.retry_scheduler.__main__ import command as scheduler_command
 from tests.fixtures.broker import Broker
-from tests.fixtures.commands import run_outbox
+from tests.fixtures.commands import run_outrider
 from tests.fixtures.django import configure_django, django_connection
 from tests.fixtures.proxy import FaultProxy
 from tests.fixtures.servers import SharedRabbitMQ, address_of
@@ -37,8 +36,8 @@ SECRETS = {
     "broker": "hush-broker%2F",
     "sentry": "hush-sentry",
 }
-HUSH = "hush-"
-"""What no output may hold: every secret begins like this, encoded or not."""
+SECRET_PREFIX = "hush-"
+"""Every secret begins with it, encoded or not. No output may contain it."""
 
 
 def with_password(url: str, user: str, password: str) -> str:
@@ -48,15 +47,15 @@ def with_password(url: str, user: str, password: str) -> str:
 
 @pytest.fixture
 def broker_with_password(rabbitmq_server: SharedRabbitMQ, rabbit: Broker) -> Iterator[str]:
-    """The address of the shared broker for a user whose password is one of the secrets."""
+    """The URL of the shared broker for a user whose password is one of the secrets."""
     server = rabbitmq_server.embedded
     if server is None:
         pytest.skip("a user of its own needs the embedded RabbitMQ")
-    user, all_of_it = f"{rabbit.prefix}-user", '<<".*">>'
+    user, any_name = f"{rabbit.prefix}-user", '<<".*">>'
     server.ctl(
         "eval",
         f'rabbit_auth_backend_internal:add_user(<<"{user}">>, <<"hush-broker/">>, <<"test">>), '
-        f'rabbit_auth_backend_internal:set_permissions(<<"{user}">>, <<"/">>, {all_of_it}, {all_of_it}, {all_of_it}, '
+        f'rabbit_auth_backend_internal:set_permissions(<<"{user}">>, <<"/">>, {any_name}, {any_name}, {any_name}, '
         f'<<"test">>).',
     )
     yield with_password(rabbit.url, user, SECRETS["broker"])
@@ -128,24 +127,24 @@ def test_no_password_is_in_logs_endpoints_errors_help_or_the_list_of_processes(
     assert len(said) > 30
     for text in said:
         assert text
-        assert HUSH not in text
+        assert SECRET_PREFIX not in text
 
 
 def doctor_and_status(environment: dict[str, str]) -> list[str]:
-    """In this process, as the others of the shell here: one of their own takes a second each."""
+    """Run in this process: a new process takes a second to start."""
     return [
-        said_by(outrider_command, environment, *arguments)
+        output_of(outrider_command, environment, *arguments)
         for arguments in (["doctor"], ["status", "--json"], ["setup", "--dry-run"], ["pending", "list"])
     ]
 
 
-def said_by(command: click.Command, environment: dict[str, str], *arguments: str) -> str:
+def output_of(command: click.Command, environment: dict[str, str], *arguments: str) -> str:
     result = CliRunner().invoke(command, arguments, env=environment)
     return f"{result.output}{result.exception or ''}"
 
 
 def wrong_passwords(stage: Stage, environment: dict[str, str]) -> list[str]:
-    """A login that is refused, and addresses that cannot be read."""
+    """Output of services with a refused login, and with malformed URLs."""
     wrong: dict[str, str] = {
         "OUTRIDER_BROKER_URL": environment["OUTRIDER_BROKER_URL"].replace(SECRETS["broker"], "hush-but-wrong"),
         "OUTRIDER_DATABASE_URL": f"postgresql://nobody:{SECRETS['database']}@[::1/x",
@@ -153,7 +152,7 @@ def wrong_passwords(stage: Stage, environment: dict[str, str]) -> list[str]:
         "OUTRIDER_REPLICATION_URL": f"host=127.0.0.1 port=1 password={SECRETS['replication']}",
     }
     services: list[Service] = [
-        # Each with a slot of its own: one that stands by for another would wait for ever.
+        # Each has its own slot: a standby would wait for ever.
         stage.run_service(
             "outrider.cdc_relay", env={**environment, "OUTRIDER_SLOT": f"{stage.slot}_{number}", variable: value}
         )
@@ -166,43 +165,44 @@ def wrong_passwords(stage: Stage, environment: dict[str, str]) -> list[str]:
 
 
 def help_of_everything(environment: dict[str, str]) -> list[str]:
-    """With the secrets set: help shows defaults, and must not take them for some."""
+    """The help texts while the secrets are set: help shows defaults, but not these values."""
     names = outrider_command.list_commands(click.Context(outrider_command))
     return [
-        *(said_by(command, environment, "--help") for command in (outrider_command, relay_command, scheduler_command)),
-        *(said_by(outrider_command, environment, name, "--help") for name in names),
+        *(
+            output_of(command, environment, "--help")
+            for command in (outrider_command, relay_command, scheduler_command)
+        ),
+        *(output_of(outrider_command, environment, name, "--help") for name in names),
     ]
 
 
 # -- pickles -----------------------------------------------------------------------------------------------------------
 
 
-class Bomb:
-    """Whoever unpickles it makes a file."""
-
-    def __init__(self, crater: Path) -> None:
-        self.crater = crater
+class TouchesFileWhenUnpickled:
+    def __init__(self, touched_file: Path) -> None:
+        self.touched_file = touched_file
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Path.touch, (self.crater,)
+        return Path.touch, (self.touched_file,)
 
 
 def show_bytes(event_type: str, payload: Any, headers: Any) -> str:
-    """A redactor: it gets what is in the row, not what could be made of it."""
+    """A redactor: it receives the bytes of the row, not an unpickled object."""
     assert isinstance(payload, bytes)
     return f"{len(payload)} bytes of {event_type}"
 
 
-def test_a_pickle_goes_from_capture_to_broker_shell_and_admin_without_being_opened(
+def test_a_pickle_passes_capture_broker_commands_and_admin_without_being_unpickled(
     stage: Stage, rabbit: Broker, tmp_path: Path
 ) -> None:
-    crater = tmp_path / "crater"
+    touched_file = tmp_path / "touched_file"
     queue = rabbit.declare_queue()
     outbox = TaskOutbox(outside_transaction="raise")
     app = OutboxCelery("shop", outbox=outbox, broker=rabbit.url, set_as_current=False)
     explode = app.task(name="shop.explode", shared=False)(show_bytes)
     with stage.connection.transaction(), outbox.session(stage.connection):
-        explode.apply_async((Bomb(crater), 2, 3), serializer="pickle", queue=queue)
+        explode.apply_async((TouchesFileWhenUnpickled(touched_file), 2, 3), serializer="pickle", queue=queue)
         stage.connection.execute(
             "INSERT INTO outbox (event_type, routing_key, payload, content_type, content_encoding, headers) "
             "SELECT event_type, 'nowhere', payload, content_type, content_encoding, headers FROM outbox"
@@ -223,18 +223,18 @@ def test_a_pickle_goes_from_capture_to_broker_shell_and_admin_without_being_open
     settings = {"OUTRIDER_DATABASE_URL": stage.database.dsn}
     redactor = f"{__name__}.{show_bytes.__name__}"
     shown = [
-        run_outbox("dead", "show", str(dead["id"]), *options, env=settings)
+        run_outrider("dead", "show", str(dead["id"]), *options, env=settings)
         for options in (["--payload", "--json"], ["--redactor", redactor])
     ]
     assert [result.returncode for result in shown] == [0, 0], shown
     assert json.loads(shown[0].stdout)["payload_base64"]
     assert f"{len(message.body)} bytes of shop.explode" in shown[1].stdout
     assert "shop.explode" in admin_page(stage, f"/admin/outrider/deadletter/{dead['id']}/change/")
-    assert run_outbox("dead", "replay", str(dead["id"]), env=settings).returncode == 0
+    assert run_outrider("dead", "replay", str(dead["id"]), env=settings).returncode == 0
 
-    assert not crater.exists()
-    pickle.loads(message.body)  # the fuse works: this is what a worker would do
-    assert crater.exists()
+    assert not touched_file.exists()
+    pickle.loads(message.body)  # unpickling does touch the file
+    assert touched_file.exists()
 
 
 def admin_page(stage: Stage, path: str) -> str:

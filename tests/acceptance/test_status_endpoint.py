@@ -1,4 +1,4 @@
-"""/status of both services: what the service knows of itself, and the same picture of the outbox as `outrider status`."""
+"""/status of both services: the service itself, and the same state of the outbox as `outrider status`."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from pydantic import SecretStr
 
 from outrider.embedded.process import free_port
 from outrider.runtime.state_reader import StateReader
-from outrider.settings.models import DatabaseSettings
+from outrider.settings.database import DatabaseSettings
 from tests.fixtures.broker import Broker
-from tests.fixtures.commands import run_outbox
+from tests.fixtures.commands import run_outrider
 from tests.fixtures.database import Database
 from tests.fixtures.proxy import FaultProxy
 from tests.fixtures.servers import address_of
@@ -33,7 +33,7 @@ def status(port: int) -> dict[str, Any]:
     return document
 
 
-def test_both_services_show_the_outbox_and_themselves_also_without_the_database(
+def test_both_services_report_their_state_and_the_outbox_and_an_error_without_the_database(
     stage: Stage, rabbit: Broker, fault_proxy: Callable[[str, int], FaultProxy]
 ) -> None:
     proxy = fault_proxy(*address_of(stage.database.dsn))
@@ -45,13 +45,15 @@ def test_both_services_show_the_outbox_and_themselves_also_without_the_database(
     environment = stage.environment(rabbit.url, name="scheduler-1", http_port=ports[1], **settings)
     scheduler = stage.run_service("outrider.retry_scheduler", env=environment)
     scheduler.wait_for_line("scheduler_active")
-    stage.insert("nowhere", owner="scheduler", next_attempt_at="infinity", ordering_key="k")
+    # The head of the key comes first: without it the scheduler would unpark the second row.
+    for next_attempt_at in ("2999-01-01", "infinity"):
+        stage.insert("nowhere", owner="scheduler", next_attempt_at=next_attempt_at, ordering_key="k")
 
-    def both_live() -> bool:
+    def both_run() -> bool:
         return {worker["name"] for worker in status(ports[0])["state"]["workers"]} == {"relay-1", "scheduler-1"}
 
-    wait_for(both_live, deadline_seconds=60)
-    shown = json.loads(run_outbox("status", "--json", env=stage.environment(rabbit.url)).stdout)
+    wait_for(both_run, deadline_seconds=60)
+    shown = json.loads(run_outrider("status", "--json", env=stage.environment(rabbit.url)).stdout)
     for port, service in zip(ports, ("cdc-relay", "retry-scheduler"), strict=True):
         document = status(port)
         assert (document["service"], document["role"]) == (service, "active")
@@ -60,13 +62,13 @@ def test_both_services_show_the_outbox_and_themselves_also_without_the_database(
         assert state["queues"]["parked"] == shown["queues"]["parked"] == 1
         assert (state["slot"]["name"], state["slot"]["active"]) == (stage.slot, True)
 
-    proxy.blackhole()  # accepts, and says nothing
-    assert status(ports[0])["state"]["error"].startswith("the database cannot be asked: ")
+    proxy.blackhole()  # accepts connections, and never answers
+    assert status(ports[0])["state"]["error"].startswith("cannot read the state from the database: ")
     proxy.refuse()
     proxy.cut()
 
     def refused() -> bool:
-        return "cannot be asked: PostgreSQL: " in status(ports[1])["state"].get("error", "")
+        return "cannot read the state from the database: PostgreSQL: " in status(ports[1])["state"].get("error", "")
 
     wait_for(refused, deadline_seconds=60)
     assert status(ports[1])["service"] == "retry-scheduler"
@@ -76,7 +78,7 @@ def test_both_services_show_the_outbox_and_themselves_also_without_the_database(
     assert scheduler.is_running
 
 
-def test_a_database_that_says_nothing_keeps_nobody_and_is_asked_once_at_a_time(
+def test_a_database_that_does_not_answer_blocks_no_caller_and_is_read_once_at_a_time(
     database: Database, fault_proxy: Callable[[str, int], FaultProxy]
 ) -> None:
     proxy = fault_proxy(*address_of(database.dsn))
@@ -84,8 +86,8 @@ def test_a_database_that_says_nothing_keeps_nobody_and_is_asked_once_at_a_time(
     reader = StateReader(settings, wait_seconds=0.2)
     proxy.blackhole()
     for _ in range(3):
-        assert reader.ask() == {"error": "the database cannot be asked: no answer within 0.2 s"}
+        assert reader.read() == {"error": "cannot read the state from the database: no answer within 0.2 s"}
     assert sum(thread.name == "state" for thread in threading.enumerate()) == 1
     proxy.heal()
-    wait_for(lambda: "queues" in reader.ask(), deadline_seconds=60)
+    wait_for(lambda: "queues" in reader.read(), deadline_seconds=60)
     wait_for(lambda: not any(thread.name == "state" for thread in threading.enumerate()), deadline_seconds=60)

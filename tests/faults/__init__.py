@@ -1,16 +1,16 @@
 """
-The crash ledger: committed means delivered, counted from outside while everything is killed, cut off and restarted.
+Fault tests: all services run while processes, servers and connections fail; every committed message must be delivered.
 
     python -m tests.faults --duration 300 --seed 7        (or: make faults DURATION=300 SEED=7)
 
-Producers commit messages, and write each into a ledger table in the same transaction; consumers note what they receive.
-In between run a relay and its standby, two schedulers, PostgreSQL and RabbitMQ, all as processes of their own, and a
-nemesis that injects faults chosen by a seed. In the end `checker` compares the two sides, and the state that is left.
+Producers commit messages, and record each in the table `committed_message` in the same transaction. Consumers record
+what they receive. In between run a relay and its standby, two schedulers, PostgreSQL and RabbitMQ, each in processes of
+their own. A schedule injects faults that a seed chooses. At the end the checker compares both sides and the state.
 
-    run.py          the whole of a run            producer.py, consumer.py   the programs on both sides
-    world.py        servers, proxies, tables      cast.py                    the processes, started again when they end
-    nemesis.py      which fault, when             *_faults.py                what can be done to the world
-    history.py      what happened                 checker.py                 what must hold of it; report.py shows both
+    run.py             the steps of one run             producer.py, consumer.py   the programs on both sides
+    environment.py     servers, proxies, tables         processes.py               processes, restarted when they end
+    fault_schedule.py  which fault is injected when     *_faults.py                the faults
+    history.py         the record of a run              checker.py, report.py      what must hold of it, and its output
 
-A seed repeats the choices (faults, victims, durations, transactions), not the interleaving of the processes.
+A seed repeats the choices (faults, targets, durations, transactions), not the interleaving of the processes.
 """

@@ -1,4 +1,4 @@
-"""The command behind `make faults`. Exit status: 0 every promise kept, 1 a violation, 2 wrong usage."""
+"""The command behind `make faults`. Exit status: 0 no violation, 1 a violation, 2 wrong usage."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import click
 
 from tests.faults.checker import check
 from tests.faults.report import figures, figures_text, violations_text
-from tests.faults.run import Progress, Run
+from tests.faults.run import FaultRun, Progress
 from tests.fixtures.services import ROOT
 
 RUNS = ROOT / ".run" / "faults"
@@ -20,7 +20,7 @@ QUIET_PROGRESS_SECONDS = 30.0
 
 
 class ProgressLine:
-    """One line that is written over on a terminal; elsewhere a line every half minute."""
+    """One line that is overwritten on a terminal; elsewhere a line every half minute."""
 
     def __init__(self) -> None:
         self._terminal = sys.stderr.isatty()
@@ -29,7 +29,7 @@ class ProgressLine:
     def __call__(self, progress: Progress) -> None:
         text = (
             f"{progress.elapsed:4.0f} s  {progress.faults} faults, {progress.committed} committed, "
-            f"{progress.delivered} delivered; {progress.doing}"
+            f"{progress.delivered} delivered; {progress.phase}"
         )
         if self._terminal:
             width = shutil.get_terminal_size().columns - 1
@@ -52,10 +52,10 @@ class ProgressLine:
     type=click.FloatRange(min=5, max=86_400),
 )
 @click.option("--seed", default=None, type=click.IntRange(min=1), help="repeats the choices of a run; default: random")
-@click.option("--keep", is_flag=True, help="keep the logs also when every promise was kept")
+@click.option("--keep", is_flag=True, help="keep the logs also of a run without violations")
 def main(duration: float, seed: int | None, keep: bool) -> None:
     """
-    Kill, cut off and restart everything while messages flow, then count them.
+    Kill, disconnect and restart services and servers while messages flow, then check that none was lost.
 
     Starts its own PostgreSQL and RabbitMQ. The figures go to standard output and to .run/faults/latest.json; the logs
     of a run with a violation are kept in .run/faults.
@@ -66,7 +66,7 @@ def main(duration: float, seed: int | None, keep: bool) -> None:
     shutil.rmtree(directory, ignore_errors=True)
     directory.mkdir(parents=True)
     line = ProgressLine()
-    result = Run(directory, seed=seed, seconds=duration, tell=line)()
+    result = FaultRun(directory, seed=seed, seconds=duration, on_progress=line).run()
     line.end()
     violations = check(result.history)
     (RUNS / "latest.json").write_text(json.dumps(figures(result), indent=2) + "\n")

@@ -1,13 +1,13 @@
 """
-The checker: what must hold of a history. Pure: values in, violations out; an empty list is the promise kept.
+The checker: what must hold of a history. Pure: values in, violations out; an empty list means that everything holds.
 
 - every committed message was delivered at least once; only poison is in the dead letters, with a reason, and only rows
-  of an unknown schema version are left in the table;
-- nothing was delivered that was not committed, and nothing delayed before its time;
+  of an unknown schema version remain in the table;
+- nothing was delivered that was not committed, and no delayed message before its time;
 - the first deliveries of a key are in commit order;
-- a message came twice only around a fault that can cause it: one that was injected before the second delivery, and
-  healed at most REPEATS_AFTER_SECONDS before the first;
-- memory is flat, and nothing else was remarked on.
+- a message was delivered twice only near a fault that can cause it: injected before the second delivery, and healed at
+  most DUPLICATES_AFTER_SECONDS before the first;
+- memory does not grow, and no other problem was recorded.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from dataclasses import dataclass
 
 from tests.faults.history import Committed, Delivery, FaultRecord, History, Memory
 
-REPEATS_AFTER_SECONDS = 15.0
-"""A lease, a send timeout and a cooldown of the run's settings, and a busy machine."""
+DUPLICATES_AFTER_SECONDS = 15.0
+"""A lease, a send timeout and a cooldown of the run's settings, with a margin for a busy machine."""
 
 CLOCK_TOLERANCE_SECONDS = 0.05
-"""Between the database's clock, which says when a delayed message is due, and ours."""
+"""Difference between the database's clock, which decides when a delayed message is due, and ours."""
 
 MAX_GROWTH_MIB = 64.0
 MAX_PEAK_MIB = 400.0
@@ -30,31 +30,31 @@ MAX_PEAK_MIB = 400.0
 
 @dataclass(frozen=True, slots=True)
 class Violation:
-    """One broken promise, with the message it is about where it is about one."""
+    """A rule that does not hold, and the message that it concerns, if it concerns one."""
 
-    promise: str
+    rule: str
     detail: str
     event_id: str | None = None
 
     def __str__(self) -> str:
-        return f"{self.promise}: {self.detail}"
+        return f"{self.rule}: {self.detail}"
 
 
 def check(history: History) -> list[Violation]:
-    """Every violation, in the order of the promises above."""
+    """Every violation, in the order of the rules above."""
     return [
-        *_fates(history),
+        *_wrong_ends(history),
         *_uncommitted(history),
         *_early(history),
-        *_disorder(history),
-        *_unexplained_repeats(history),
+        *_wrong_order(history),
+        *_unexplained_duplicates(history),
         *(violation for memory in history.memory for violation in _growth(memory)),
-        *(Violation("all is quiet in the end", remark) for remark in history.remarks),
+        *(Violation("the run ends without other problems", problem) for problem in history.problems),
     ]
 
 
-def repeats(history: History) -> list[tuple[Delivery, Delivery]]:
-    """Each delivery of a message that had been delivered before, with the one before."""
+def duplicates(history: History) -> list[tuple[Delivery, Delivery]]:
+    """Each repeated delivery of a message, with the previous one."""
     last: dict[str, Delivery] = {}
     found = []
     for delivery in history.deliveries:
@@ -64,25 +64,25 @@ def repeats(history: History) -> list[tuple[Delivery, Delivery]]:
     return found
 
 
-def _fates(history: History) -> Iterator[Violation]:
+def _wrong_ends(history: History) -> Iterator[Violation]:
     delivered = {delivery.event_id for delivery in history.deliveries}
     dead = {letter.event_id: letter for letter in history.dead_letters}
     for message in history.committed:
-        event_id, fate = message.event_id, message.fate
-        is_delivered, letter, waits_for = event_id in delivered, dead.get(event_id), history.left.get(event_id)
-        if not (is_delivered or letter or waits_for):
-            yield Violation("nothing is lost", f"{_name(message)} is nowhere", event_id)
-        if letter is not None and fate != "dead":
-            why = f"{_name(message)} is dead: {letter.reason} ({letter.error})"
-            yield Violation("only poison dies", why, event_id)
+        event_id, expected = message.event_id, message.expected_end
+        is_delivered, letter, remaining_row = event_id in delivered, dead.get(event_id), history.left.get(event_id)
+        if not (is_delivered or letter or remaining_row):
+            yield Violation("nothing is lost", f"{_name(message)} is neither delivered, dead letter nor row", event_id)
+        if letter is not None and expected != "buried":
+            why = f"{_name(message)} is a dead letter: {letter.reason} ({letter.error})"
+            yield Violation("only poison is buried", why, event_id)
         if letter is not None and not letter.reason:
             yield Violation("a dead letter has a reason", f"{_name(message)} has none", event_id)
-        if waits_for is not None and fate != "left":
-            yield Violation("the table is empty in the end", f"{_name(message)} waits: {waits_for}", event_id)
-        if is_delivered and fate != "delivered":
-            yield Violation("poison is not delivered", f"{_name(message)} was", event_id)
-        if fate == "left" and waits_for is None:
-            yield Violation("rows of an unknown version are left alone", f"{_name(message)} is gone", event_id)
+        if remaining_row is not None and expected != "left":
+            yield Violation("the table is empty at the end", f"{_name(message)} remains: {remaining_row}", event_id)
+        if is_delivered and expected != "delivered":
+            yield Violation("poison is not delivered", f"{_name(message)} was delivered", event_id)
+        if expected == "left" and remaining_row is None:
+            yield Violation("rows of an unknown version stay in the table", f"{_name(message)} is missing", event_id)
 
 
 def _uncommitted(history: History) -> Iterator[Violation]:
@@ -98,11 +98,11 @@ def _early(history: History) -> Iterator[Violation]:
     for delivery in history.deliveries:
         early = due.get(delivery.event_id, 0.0) - delivery.at
         if early > CLOCK_TOLERANCE_SECONDS:
-            what = f"{delivery.event_id} came {early:.3f} s too early"
-            yield Violation("nothing delayed comes early", what, delivery.event_id)
+            what = f"{delivery.event_id} was delivered {early:.3f} s too early"
+            yield Violation("a delayed message is not delivered early", what, delivery.event_id)
 
 
-def _disorder(history: History) -> Iterator[Violation]:
+def _wrong_order(history: History) -> Iterator[Violation]:
     messages = {message.event_id: message for message in history.committed if message.key is not None}
     seen: set[str] = set()
     newest: dict[str, Committed] = {}
@@ -114,34 +114,34 @@ def _disorder(history: History) -> Iterator[Violation]:
         assert message.key is not None
         before = newest.get(message.key)
         if before is not None and (before.version or 0) > (message.version or 0):
-            what = f"{_name(message)} first came at {delivery.at:.2f} s, after {_name(before)}"
+            what = f"{_name(message)} was first delivered at {delivery.at:.2f} s, after {_name(before)}"
             yield Violation("order is kept per key", what, message.event_id)
         else:
             newest[message.key] = message
 
 
-def _unexplained_repeats(history: History) -> Iterator[Violation]:
-    for first, second in repeats(history):
+def _unexplained_duplicates(history: History) -> Iterator[Violation]:
+    for first, second in duplicates(history):
         if not explanations(history.faults, first, second):
-            what = f"{second.event_id} came at {first.at:.2f} and at {second.at:.2f} s"
-            yield Violation("repeats follow a fault that can cause them", what, second.event_id)
+            what = f"{second.event_id} was delivered at {first.at:.2f} and at {second.at:.2f} s"
+            yield Violation("duplicates follow a fault that can cause them", what, second.event_id)
 
 
 def explanations(faults: Sequence[FaultRecord], first: Delivery, second: Delivery) -> list[FaultRecord]:
-    """The faults that can have made a message come again."""
+    """The faults that can have caused a repeated delivery."""
     return [
         fault
         for fault in faults
-        if fault.repeats and fault.began <= second.at and fault.ended + REPEATS_AFTER_SECONDS >= first.at
+        if fault.causes_duplicates and fault.began <= second.at and fault.ended + DUPLICATES_AFTER_SECONDS >= first.at
     ]
 
 
 def _growth(memory: Memory) -> Iterator[Violation]:
     what = (
-        f"{memory.process}: {memory.settled:.0f} MiB at first, {memory.peak:.0f} at most, {memory.final:.0f} in the end"
+        f"{memory.process}: {memory.early:.0f} MiB at first, {memory.peak:.0f} at most, {memory.final:.0f} at the end"
     )
-    if memory.final - memory.settled > MAX_GROWTH_MIB or memory.peak > MAX_PEAK_MIB:
-        yield Violation("memory is flat", f"{what}, within {memory.lived_seconds:.0f} s")
+    if memory.final - memory.early > MAX_GROWTH_MIB or memory.peak > MAX_PEAK_MIB:
+        yield Violation("memory does not grow", f"{what}, within {memory.ran_seconds:.0f} s")
 
 
 def _name(message: Committed) -> str:
@@ -150,7 +150,7 @@ def _name(message: Committed) -> str:
 
 
 def by_kind(history: History) -> dict[str, int]:
-    """How many messages of each kind were committed."""
+    """Number of committed messages by kind."""
     counts: defaultdict[str, int] = defaultdict(int)
     for message in history.committed:
         counts[message.kind] += 1

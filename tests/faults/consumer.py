@@ -1,9 +1,9 @@
 """
-A consumer: `python -m tests.faults.consumer URL QUEUE FILE` notes each message in a file, then acknowledges it.
+A consumer: `python -m tests.faults.consumer URL QUEUE FILE` records each message in a file, then acknowledges it.
 
-One line of LINE_BYTES for each delivery, in the order of the queue, so that the number of deliveries is the size of the
-file. The line is written before the acknowledgement: a consumer that is killed in between has the message twice, never
-not at all. It has no part in what is tested: it talks to the broker directly and uses nothing of this project.
+One line of LINE_BYTES for each delivery, in the order of the queue, so that the file size gives the number of
+deliveries. The line is written before the acknowledgement: a consumer that is killed in between receives the message
+again. It connects to the broker directly and uses no code under test.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def line(at: float, event_id: str, redelivered: bool) -> bytes:
 
 
 def read_deliveries(file: Path, began: float) -> list[Delivery]:
-    """What a consumer has noted so far; a line that is being written is left out."""
+    """The deliveries recorded so far, without an incomplete last line."""
     data = file.read_bytes() if file.exists() else b""
     lines = (data[start : start + LINE_BYTES] for start in range(0, len(data) - LINE_BYTES + 1, LINE_BYTES))
     fields = (text.decode().split() for text in lines)
@@ -41,26 +41,26 @@ def read_deliveries(file: Path, began: float) -> list[Delivery]:
 
 
 class Stopped(Exception):
-    """SIGTERM."""
+    """Raised by the SIGTERM handler."""
 
 
 def _stop(*_: object) -> None:
     raise Stopped
 
 
-def consume(url: str, queue: str, notes: int) -> None:
-    """One connection, until it is lost."""
+def consume(url: str, queue: str, record: int) -> None:
+    """Consume over one connection until it is lost."""
     with _kombu.Connection(url, connect_timeout=2, heartbeat=HEARTBEAT_SECONDS) as connection:
         connection.ensure_connection(max_retries=1, timeout=2)
         with connection.channel() as channel:
 
-            def note(message: Any) -> None:
+            def receive(message: Any) -> None:
                 redelivered = bool(message.delivery_info.get("redelivered"))
-                os.write(notes, line(time.monotonic(), message.properties["message_id"], redelivered))
+                os.write(record, line(time.monotonic(), message.properties["message_id"], redelivered))
                 message.ack()
 
             channel.basic_qos(0, PREFETCH, False)
-            _kombu.Consumer(channel, [_kombu.Queue(queue, no_declare=True)], on_message=note).consume()
+            _kombu.Consumer(channel, [_kombu.Queue(queue, no_declare=True)], on_message=receive).consume()
             while True:
                 try:
                     connection.drain_events(timeout=1)
@@ -72,10 +72,10 @@ def main(url: str, queue: str, file: str) -> None:
     signal.signal(signal.SIGTERM, _stop)
     errors = _kombu.Connection(url)
     lost = (OperationalError, *errors.connection_errors, *errors.channel_errors)
-    notes = os.open(file, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+    record = os.open(file, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
     while True:
         try:
-            consume(url, queue, notes)
+            consume(url, queue, record)
         except Stopped:
             return
         except lost:

@@ -1,4 +1,4 @@
-"""Faults of PostgreSQL: crash, full disk, backends that are ended, a slot or publication that is dropped, locks."""
+"""Faults of PostgreSQL: a crash, a full disk, terminated backends, a dropped slot or publication, locks."""
 
 from __future__ import annotations
 
@@ -10,80 +10,80 @@ from typing import Any
 import psycopg
 
 from outrider.storage.sql_files import script
+from tests.faults.environment import PUBLICATION, SLOT, Environment
 from tests.faults.fault import Fault
-from tests.faults.world import PUBLICATION, SLOT, World
 from tests.fixtures.waiting import wait_for
 
-PATIENCE_SECONDS = 30.0
+WAIT_SECONDS = 30.0
 SPARE_SEGMENTS = 8
 SOME_ROWS = "SELECT id FROM outbox WHERE schema_version = 1 AND id % 2 = 0 FOR UPDATE SKIP LOCKED"
 NEWEST_ROWS = "SELECT id FROM outbox WHERE schema_version = 1 ORDER BY id DESC LIMIT 8"
 
 
-class _OfDatabase(Fault):
-    repeats = True  # what was published cannot be settled, or its settlement is lost
+class _DatabaseFault(Fault):
+    causes_duplicates = True  # published messages cannot be settled, or their settlement is lost
     target = "PostgreSQL"
     touches = frozenset({"database"})
 
 
-class DatabaseCrash(_OfDatabase):
+class DatabaseCrash(_DatabaseFault):
     name = "PostgreSQL immediate shutdown"
     lasts = (0.0, 3.0)
 
     def inject(self) -> None:
-        self.world.postgres.stop("immediate")
+        self.environment.postgres.stop("immediate")
 
     def heal(self) -> None:
-        self.world.postgres.start()
+        self.environment.postgres.start()
 
 
-class DiskFull(_OfDatabase):
-    """Nothing can be written. PostgreSQL may end because of it: then it is started again once there is room."""
+class DiskFull(_DatabaseFault):
+    """Nothing can be written. PostgreSQL may end because of it; then it is restarted after the disk has space."""
 
     name = "PostgreSQL disk full"
     lasts = (1.0, 4.0)
 
     @classmethod
-    def can_be_had(cls, world: World) -> bool:
-        return world.disk is not None
+    def is_available(cls, environment: Environment) -> bool:
+        return environment.disk is not None
 
     def inject(self) -> None:
-        assert self.world.disk is not None
-        self.world.disk.fill()
-        # What is left of the segments at hand would last for a while.
-        with suppress(psycopg.Error), self.world.connect() as connection:
+        assert self.environment.disk is not None
+        self.environment.disk.fill()
+        # Use up the WAL segments that are already allocated.
+        with suppress(psycopg.Error), self.environment.connect() as connection:
             for _ in range(SPARE_SEGMENTS):
                 connection.execute("SELECT txid_current(), pg_switch_wal()")
 
     def heal(self) -> None:
-        assert self.world.disk is not None
-        self.world.disk.relieve()
-        if not self.world.postgres.is_running or not self.world.postgres.is_ready_within(PATIENCE_SECONDS):
-            self.world.postgres.stop("immediate")
-            self.world.postgres.start()
+        assert self.environment.disk is not None
+        self.environment.disk.free()
+        if not self.environment.postgres.is_running or not self.environment.postgres.is_ready_within(WAIT_SECONDS):
+            self.environment.postgres.stop("immediate")
+            self.environment.postgres.start()
 
 
-class _ByStatement(_OfDatabase):
-    """Something that one statement does."""
+class _StatementFault(_DatabaseFault):
+    """A fault that one statement causes."""
 
     lasts = (0.0, 1.0)
     statement: str
 
     def inject(self) -> None:
-        with self.world.connect() as connection:
+        with self.environment.connect() as connection:
             connection.execute(self.statement)
 
     def heal(self) -> None:
-        """The services mend it."""
+        """The services recover themselves."""
 
 
-class WalsenderEnded(_ByStatement):
+class WalsenderTerminated(_StatementFault):
     name = "pg_terminate_backend of the walsender"
     target = "the relay's replication connection"
     statement = "SELECT pg_terminate_backend(pid) FROM pg_stat_replication"
 
 
-class SettlersEnded(_ByStatement):
+class SettlersTerminated(_StatementFault):
     name = "pg_terminate_backend of the settle connections"
     target = "the services' ordinary connections"
     statement = (
@@ -92,14 +92,14 @@ class SettlersEnded(_ByStatement):
     )
 
 
-class SlotDropped(_OfDatabase):
+class SlotDropped(_DatabaseFault):
     name = "slot dropped"
     target = SLOT
     lasts = (0.0, 1.0)
 
     def inject(self) -> None:
-        with self.world.connect() as connection:
-            wait_for(lambda: self._drop(connection), deadline_seconds=PATIENCE_SECONDS, message="the slot stays in use")
+        with self.environment.connect() as connection:
+            wait_for(lambda: self._drop(connection), deadline_seconds=WAIT_SECONDS, message="the slot stays in use")
 
     def heal(self) -> None:
         """The relay creates it again."""
@@ -109,28 +109,28 @@ class SlotDropped(_OfDatabase):
         try:
             connection.execute("SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots")
         except psycopg.errors.ObjectInUse:
-            return False  # another relay was faster
+            return False  # the standby relay took the slot
         return True
 
 
-class PublicationDropped(_OfDatabase):
+class PublicationDropped(_DatabaseFault):
     name = "publication dropped and restored"
     target = PUBLICATION
 
     def inject(self) -> None:
-        with self.world.connect() as connection:
+        with self.environment.connect() as connection:
             connection.execute(script("setup/drop_publication.sql", publication=PUBLICATION))
 
     def heal(self) -> None:
-        with self.world.connect() as connection:
+        with self.environment.connect() as connection:
             connection.execute(script("setup/publication.sql", schema="public", publication=PUBLICATION))
 
 
-class _Locks(_OfDatabase):
-    """A session that locks and waits; healing ends it."""
+class _LockFault(_DatabaseFault):
+    """A session that holds a lock until the fault is healed."""
 
     def inject(self) -> None:
-        self._connection = self.world.connect(autocommit=False)
+        self._connection = self.environment.connect(autocommit=False)
         self._lock(self._connection)
 
     def heal(self) -> None:
@@ -141,8 +141,8 @@ class _Locks(_OfDatabase):
         raise NotImplementedError
 
 
-class TableLocked(_Locks):
-    """Longer than the hand-over at times: who gets the rows afterwards?"""
+class TableLocked(_LockFault):
+    """Sometimes longer than handover_after, so that relay and scheduler both want the rows afterwards."""
 
     name = "lock on the outbox"
     lasts = (0.5, 8.0)
@@ -151,31 +151,31 @@ class TableLocked(_Locks):
         connection.execute("LOCK TABLE outbox IN ACCESS EXCLUSIVE MODE")
 
 
-class RowsLocked(_Locks):
+class RowsLocked(_LockFault):
     name = "locks on rows"
     lasts = (0.5, 8.0)
 
     def _lock(self, connection: psycopg.Connection[Any]) -> None:
         wait_for(
             lambda: connection.execute(SOME_ROWS).fetchall(),
-            deadline_seconds=PATIENCE_SECONDS,
+            deadline_seconds=WAIT_SECONDS,
             message="there is no row to lock",
         )
 
 
-class Deadlocks(_OfDatabase):
+class Deadlocks(_DatabaseFault):
     """
-    Sessions that lock rows one by one from the newest to the oldest, against the order of those who settle them.
+    Sessions that lock rows one by one from the newest to the oldest, the reverse of the order of settlement.
 
-    Who is in the way of whom is left to chance, and PostgreSQL ends one side of each deadlock: at times a service.
+    PostgreSQL aborts one side of each deadlock: sometimes a service.
     """
 
     name = "deadlocks on rows"
     lasts = (2.0, 6.0)
 
-    def __init__(self, world: World, choice: Random) -> None:
-        super().__init__(world, choice)
-        self._over = threading.Event()
+    def __init__(self, environment: Environment, choice: Random) -> None:
+        super().__init__(environment, choice)
+        self._healed = threading.Event()
         self._threads = [threading.Thread(target=self._lock_backwards, daemon=True) for _ in range(2)]
 
     def inject(self) -> None:
@@ -183,29 +183,29 @@ class Deadlocks(_OfDatabase):
             thread.start()
 
     def heal(self) -> None:
-        self._over.set()
+        self._healed.set()
         for thread in self._threads:
-            thread.join(PATIENCE_SECONDS)
+            thread.join(WAIT_SECONDS)
 
     def _lock_backwards(self) -> None:
-        with self.world.connect(autocommit=False) as connection:
-            while not self._over.is_set():
+        with self.environment.connect(autocommit=False) as connection:
+            while not self._healed.is_set():
                 ids = connection.execute(NEWEST_ROWS).fetchall()
                 try:
                     for row in ids:
                         connection.execute("SELECT 1 FROM outbox WHERE id = %s FOR UPDATE", row)
-                        self._over.wait(0.03)
+                        self._healed.wait(0.03)
                 except psycopg.errors.DeadlockDetected:
                     pass
                 connection.rollback()
-                self._over.wait(0.01)
+                self._healed.wait(0.01)
 
 
 DATABASE_FAULTS = (
     DatabaseCrash,
     DiskFull,
-    WalsenderEnded,
-    SettlersEnded,
+    WalsenderTerminated,
+    SettlersTerminated,
     SlotDropped,
     PublicationDropped,
     TableLocked,

@@ -1,4 +1,4 @@
-"""What a fault is: something that is done to the world, and undone a little later."""
+"""Fault: one failure that is injected into the environment and healed a little later."""
 
 from __future__ import annotations
 
@@ -6,31 +6,31 @@ from abc import ABC, abstractmethod
 from random import Random
 from typing import ClassVar
 
-from tests.faults.world import World
+from tests.faults.environment import Environment
 
 
 class Fault(ABC):
     """
-    One fault, chosen and not injected yet. All choices are made by the constructor, from `choice` alone.
+    One fault, chosen but not injected yet. The constructor makes all choices, from `choice` alone.
 
-    target   what it is done to, for the record
-    touches  the parts of the world that it needs or breaks: two faults at a time must not share one
+    target   the part that fails, for the record
+    touches  the parts that it needs or breaks: two simultaneous faults must not share one
     """
 
     name: ClassVar[str]
-    repeats: ClassVar[bool]
-    """Whether messages may come twice because of it."""
+    causes_duplicates: ClassVar[bool]
+    """Whether messages may be delivered twice because of it."""
     lasts: ClassVar[tuple[float, float]] = (0.5, 3.0)
-    """Seconds between injecting and healing, at least and at most."""
+    """Shortest and longest time between injecting and healing, in seconds."""
 
     target: str
     touches: frozenset[str]
 
-    def __init__(self, world: World, choice: Random) -> None:
-        self.world = world
+    def __init__(self, environment: Environment, choice: Random) -> None:
+        self.environment = environment
 
     @classmethod
-    def can_be_had(cls, world: World) -> bool:
+    def is_available(cls, environment: Environment) -> bool:
         """Whether it can be injected on this machine."""
         return True
 
@@ -39,4 +39,4 @@ class Fault(ABC):
 
     @abstractmethod
     def heal(self) -> None:
-        """Undo it, as far as that is not the services' own business."""
+        """Undo it, except for what the services must repair themselves."""

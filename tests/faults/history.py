@@ -1,7 +1,7 @@
 """
-What happened in a run, as plain values: the input of the checker, and nothing else. No I/O.
+The record of a run, as plain values: the input of the checker. No I/O.
 
-Times are seconds since the run began, on the one monotonic clock that all processes of a machine share.
+Times are seconds since the start of the run, on the monotonic clock that all processes of a machine share.
 """
 
 from __future__ import annotations
@@ -10,29 +10,28 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-Fate = Literal["delivered", "dead", "left"]
+ExpectedEnd = Literal["delivered", "buried", "left"]
 
 
 @dataclass(frozen=True, slots=True)
 class Committed:
-    """A message in the ledger table: its transaction has committed."""
+    """A row of the table committed_message: the transaction of this message has committed."""
 
     event_id: str
     kind: str
     at: float
-    """When it was written, a little before the commit."""
+    """Time of the INSERT, shortly before the commit."""
     key: str | None = None
     version: int | None = None
-    """Its place among the messages of its key: rows of a key are committed in this order."""
+    """Position among the messages of its key; they are committed in this order."""
     not_before: float | None = None
-    """When a delayed message may be delivered."""
+    """Earliest delivery of a delayed message."""
 
     @property
-    def fate(self) -> Fate:
-        """What must become of it."""
+    def expected_end(self) -> ExpectedEnd:
         if self.kind == "future":
-            return "left"  # of a schema version that the services do not know
-        return "dead" if self.kind.startswith("poison.") else "delivered"
+            return "left"  # its schema version is newer than the services support
+        return "buried" if self.kind.startswith("poison.") else "delivered"
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,26 +41,26 @@ class Delivery:
     event_id: str
     at: float
     redelivered: bool = False
-    """The broker says that it may have delivered it before: not a second publish."""
+    """The broker's redelivered flag: the same publish, delivered again."""
 
 
 @dataclass(frozen=True, slots=True)
 class FaultRecord:
-    """A fault, from just before it was injected to just after it was healed."""
+    """A fault, from just before its injection to just after its healing."""
 
     name: str
     target: str
     began: float
     ended: float
-    repeats: bool
-    """Whether messages may come twice because of it."""
+    causes_duplicates: bool
+    """Whether messages may be delivered twice because of it."""
 
     def __str__(self) -> str:
         return f"{self.began:7.2f} to {self.ended:6.2f} s  {self.name}: {self.target}"
 
 
 @dataclass(frozen=True, slots=True)
-class DeadLetter:
+class DeadLetterRecord:
     event_id: str
     reason: str
     error: str | None
@@ -69,28 +68,28 @@ class DeadLetter:
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """The resident memory of one process that lived for long enough to judge it, in MiB."""
+    """The resident memory of one process that ran long enough for the check, in MiB."""
 
     process: str
-    lived_seconds: float
-    settled: float
-    """After its start."""
+    ran_seconds: float
+    early: float
+    """Median shortly after the start."""
     final: float
     peak: float
 
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """Everything that is known at the end of a run."""
+    """The complete record at the end of a run."""
 
     committed: Sequence[Committed]
     deliveries: Sequence[Delivery]
-    """In the order of arrival; those of one key are of one queue."""
+    """In the order of arrival; the messages of one key go to one queue."""
     faults: Sequence[FaultRecord] = ()
-    dead_letters: Sequence[DeadLetter] = ()
+    dead_letters: Sequence[DeadLetterRecord] = ()
     left: Mapping[str, str] = field(default_factory=dict)
-    """Rows that are still in the outbox, by event id, with what they wait for."""
+    """Rows that are still in the outbox: event id and a description of the row."""
     rolled_back: frozenset[str] = frozenset()
     memory: Sequence[Memory] = ()
-    remarks: Sequence[str] = ()
-    """What must not be and is not about a message: an idle transaction, a slot that lags, a traceback, an exit code."""
+    problems: Sequence[str] = ()
+    """Problems that concern no single message: an idle transaction, a slot that lags, a traceback, an exit code."""

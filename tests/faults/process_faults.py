@@ -1,106 +1,106 @@
-"""Faults of single processes: killed, frozen, asked to stop, started with a wrong clock."""
+"""Faults of single processes: killed, suspended, stopped, started with a wrong clock."""
 
 from __future__ import annotations
 
 import signal
 from random import Random
 
+from tests.faults.environment import SERVICES, Environment
 from tests.faults.fault import Fault
-from tests.faults.world import SERVICES, World
 
 HOUR_SECONDS = 3600
 
 
-class _OfProcess(Fault):
-    """A fault of one actor: more often a service than what surrounds it."""
+class _ProcessFault(Fault):
+    """A fault of one process; of a relay or scheduler unless a subclass says otherwise."""
 
-    victims: tuple[str, ...] = SERVICES
+    prefixes: tuple[str, ...] = SERVICES
 
-    def __init__(self, world: World, choice: Random) -> None:
-        super().__init__(world, choice)
-        self.actor = choice.choice(world.cast.named(*self.victims))
-        self.target = self.actor.name
+    def __init__(self, environment: Environment, choice: Random) -> None:
+        super().__init__(environment, choice)
+        self.process = choice.choice(environment.processes.named(*self.prefixes))
+        self.target = self.process.name
         self.touches = frozenset({self.target})
 
 
-class ServiceKilled(_OfProcess):
+class ServiceKilled(_ProcessFault):
     name = "SIGKILL of a service"
-    repeats = True  # published and confirmed, not settled yet
+    causes_duplicates = True  # published and confirmed, but not settled
     lasts = (0.0, 3.0)
 
     def inject(self) -> None:
-        self.actor.leave_ended()
-        self.actor.kill()
+        self.process.pause_supervision()
+        self.process.kill()
 
     def heal(self) -> None:
-        self.actor.return_to_life()
+        self.process.resume_supervision()
 
 
 class ConsumerKilled(ServiceKilled):
     name = "SIGKILL of a consumer"
-    victims = ("consumer",)
+    prefixes = ("consumer",)
 
 
 class ProducerKilled(ServiceKilled):
     """Its open transaction is rolled back."""
 
     name = "SIGKILL of a producer"
-    victims = ("producer",)
-    repeats = False
+    prefixes = ("producer",)
+    causes_duplicates = False
 
 
-class ServiceFrozen(_OfProcess):
-    """Longer than hand-over or lease at times: somebody else sends what it holds, and then it wakes up."""
+class ServiceFrozen(_ProcessFault):
+    """Sometimes longer than handover_after or a lease: another service publishes its messages, then it continues."""
 
     name = "SIGSTOP of a service"
-    repeats = True
+    causes_duplicates = True
     lasts = (0.5, 9.0)
 
     def inject(self) -> None:
-        self.actor.leave_ended()
-        if self.actor.is_running:
-            self.actor.service.signal(signal.SIGSTOP)
+        self.process.pause_supervision()
+        if self.process.is_running:
+            self.process.service.signal(signal.SIGSTOP)
 
     def heal(self) -> None:
-        if self.actor.is_running:
-            self.actor.service.signal(signal.SIGCONT)
-        self.actor.return_to_life()
+        if self.process.is_running:
+            self.process.service.signal(signal.SIGCONT)
+        self.process.resume_supervision()
 
 
-class ServiceStopped(_OfProcess):
-    """An orderly end repeats nothing."""
+class ServiceStopped(_ProcessFault):
+    """An orderly stop causes no duplicates."""
 
     name = "SIGTERM of a service"
-    repeats = False
+    causes_duplicates = False
     lasts = (0.0, 2.0)
 
     def inject(self) -> None:
-        self.actor.leave_ended()
-        self.actor.stop()
+        self.process.pause_supervision()
+        self.process.stop()
 
     def heal(self) -> None:
-        self.actor.return_to_life()
+        self.process.resume_supervision()
 
 
-class ClockOff(_OfProcess):
-    """Started again with a clock that is an hour off, either way; it stays so until the process ends."""
+class ClockShifted(_ProcessFault):
+    """Restarted with a wall clock that is an hour fast or slow, until the process ends."""
 
     name = "clock of a service an hour off"
-    repeats = True  # the process is killed for it
+    causes_duplicates = True  # the process is killed first
     lasts = (2.0, 6.0)
 
-    def __init__(self, world: World, choice: Random) -> None:
-        super().__init__(world, choice)
+    def __init__(self, environment: Environment, choice: Random) -> None:
+        super().__init__(environment, choice)
         self._shift_seconds = choice.choice((-HOUR_SECONDS, HOUR_SECONDS))
         self.target += f" {self._shift_seconds:+d} s"
 
     def inject(self) -> None:
-        self.actor.leave_ended()
-        self.actor.kill()
-        self.actor.start(shifted_seconds=self._shift_seconds)
+        self.process.pause_supervision()
+        self.process.kill()
+        self.process.start(shifted_seconds=self._shift_seconds)
 
     def heal(self) -> None:
-        self.actor.return_to_life()
+        self.process.resume_supervision()
 
 
-PROCESS_FAULTS = (ServiceKilled, ConsumerKilled, ProducerKilled, ServiceFrozen, ServiceStopped, ClockOff)
+PROCESS_FAULTS = (ServiceKilled, ConsumerKilled, ProducerKilled, ServiceFrozen, ServiceStopped, ClockShifted)

@@ -1,10 +1,10 @@
 """
 A producer: `python -m tests.faults.producer DSN SEED FILE` commits messages of all kinds until SIGTERM.
 
-Every message has a row in the table `ledger`, written in the same transaction, so that the database itself knows what
-was committed, also where the connection was lost in the middle of a COMMIT. The messages of a key are numbered by their
-row in `aggregate`, whose lock serialises the writers of a key, as an application's own row would. Event ids of messages
-that are about to be rolled back are noted in FILE. The choices depend on the seed alone.
+Every message has a row in the table `committed_message`, written in the same transaction, so that the database knows
+what was committed, also if the connection was lost during a COMMIT. The messages of a key are numbered by their row in
+`aggregate`; its lock serialises the writers of a key, as the row of an application would. Event ids of messages that
+are about to be rolled back are recorded in FILE. The choices depend on the seed alone.
 """
 
 from __future__ import annotations
@@ -25,28 +25,28 @@ import psycopg
 
 from outrider.producer import Event, Outbox
 
-EXCHANGE = "ledger"
-QUEUES = ("ledger-0", "ledger-1")
+EXCHANGE = "faults"
+QUEUES = ("queue-0", "queue-1")
 KEYS = tuple(f"key-{number}" for number in range(10))
 MAX_MESSAGE_BYTES = 1024 * 1024
-"""What the run's broker takes."""
+"""The largest message that the broker of a run accepts."""
 
 PAUSE_SECONDS = 0.012
 ROLLED_BACK = 0.1
-TO_SAVEPOINT = 0.05
+ROLLED_BACK_TO_SAVEPOINT = 0.05
 SLEEPS = 0.04
 HUGE_ROWS = (1500, 4000)
 
-QUIET_POISON = ("unroutable", "headers", "undecodable", "future")
-"""It concerns nobody else, and is written all the time."""
+HARMLESS_POISON = ("unroutable", "headers", "undecodable", "future")
+"""Does not affect other messages; written all the time."""
 CLOSING_POISON = ("exchange", "oversized")
-"""The broker closes the channel on it, and others that are in flight may be sent again: a fault of its own."""
+"""The broker closes the channel, and other messages in flight may be published again: injected as a fault."""
 
 Connection = psycopg.Connection[Any]
 
 TABLES = """
 CREATE TABLE aggregate (key text PRIMARY KEY, version bigint NOT NULL);
-CREATE TABLE ledger (
+CREATE TABLE committed_message (
     event_id    uuid        PRIMARY KEY,
     kind        text        NOT NULL,
     key         text,
@@ -59,10 +59,10 @@ NEXT_VERSION = """
 INSERT INTO aggregate AS a (key, version) VALUES (%s, 1)
 ON CONFLICT (key) DO UPDATE SET version = a.version + 1 RETURNING version
 """
-NOTE = """
-INSERT INTO ledger (event_id, kind, key, version, not_before)
-SELECT l.*, clock_timestamp() + %s * interval '1 second'
-  FROM unnest(%s::uuid[], %s::text[], %s::text[], %s::bigint[]) AS l
+RECORD = """
+INSERT INTO committed_message (event_id, kind, key, version, not_before)
+SELECT m.*, clock_timestamp() + %s * interval '1 second'
+  FROM unnest(%s::uuid[], %s::text[], %s::text[], %s::bigint[]) AS m
 """
 RAW = """
 INSERT INTO outbox (event_id, event_type, exchange, routing_key, payload, schema_version, properties)
@@ -72,7 +72,7 @@ VALUES (%s, %s, %s, %s, 'raw', %s, %s)
 
 @dataclass
 class Planned:
-    """A message, and its row in the ledger."""
+    """A message and its row in committed_message."""
 
     event: Event
     kind: str
@@ -84,7 +84,7 @@ class Planned:
 
 
 class Writer:
-    """Makes transactions. One connection at a time is given to `transact`."""
+    """Writes transactions over the connection that is given to `transact`."""
 
     def __init__(self, choice: Random, stopping: threading.Event, rolled_back: int) -> None:
         self._choice = choice
@@ -106,17 +106,19 @@ class Writer:
     def transact(self, connection: Connection) -> None:
         choice = self._choice
         write = choice.choices(list(self._kinds), list(self._kinds.values()))[0]
-        fails, sleeps, to_savepoint = (choice.random() < share for share in (ROLLED_BACK, SLEEPS, TO_SAVEPOINT))
+        fails, sleeps, to_savepoint = (
+            choice.random() < share for share in (ROLLED_BACK, SLEEPS, ROLLED_BACK_TO_SAVEPOINT)
+        )
         self._written = []
         if to_savepoint:
             with connection.transaction(force_rollback=True):
                 write(connection)
-            self._note_rolled_back()
+            self._record_rolled_back()
         write(connection)
         if sleeps:
             self._stopping.wait(choice.uniform(0.05, 1.5))
         if fails:
-            self._note_rolled_back()
+            self._record_rolled_back()
             connection.rollback()
         else:
             connection.commit()
@@ -131,7 +133,7 @@ class Writer:
         self._publish(connection, [self._plan(connection, "plain", expires=expires)])
 
     def _several(self, connection: Connection) -> None:
-        # Sorted: two producers that lock the same aggregates must not wait for each other.
+        # Sorted, so that two producers that lock the same aggregates cannot deadlock.
         keys = sorted(self._choice.choices(KEYS, k=self._choice.randint(2, 12)))
         self._publish(connection, [self._plan(connection, "several", key) for key in keys])
 
@@ -152,15 +154,15 @@ class Writer:
 
     def _deduplicated(self, connection: Connection) -> None:
         plan = self._plan(connection, "dedup", dedup_key=f"dedup-{self._choice.randrange(4)}")
-        # Only now it is known whether it is written at all.
-        if self._outbox.enqueue_row(connection, plan.event.row(exchange=EXCHANGE, context=None)).new:
-            self._note(connection, [plan])
+        # The count says whether the row was written.
+        if self._outbox.write_row(connection, plan.event.row(exchange=EXCHANGE, context=None)):
+            self._record(connection, [plan])
 
     def _poison(self, connection: Connection) -> None:
-        self.poison(connection, self._choice.choice(QUIET_POISON))
+        self.poison(connection, self._choice.choice(HARMLESS_POISON))
 
     def poison(self, connection: Connection, kind: str) -> None:
-        """A message that can never be delivered, or not by these services; with a key at times, which then goes on."""
+        """A message that can never be delivered, sometimes with a key, whose later messages must be delivered."""
         if kind in ("undecodable", "future"):
             self._raw(connection, kind)
             return
@@ -175,22 +177,22 @@ class Writer:
         self._publish(connection, [self._plan(connection, name, key, **options[kind])])
 
     def _raw(self, connection: Connection, kind: str) -> None:
-        """Rows that no producer of ours would write."""
+        """Rows that the producer API would not write."""
         name, version, properties = (
             ("future", 99, "{}") if kind == "future" else (f"poison.{kind}", 1, '{"priority": "x"}')
         )
         plan = self._plan(connection, name)
-        self._note(connection, [plan])
+        self._record(connection, [plan])
         connection.execute(RAW, [plan.event_id, name, EXCHANGE, QUEUES[0], version, properties])
 
     # -- steps --------------------------------------------------------------------------------------------------------
 
     def _key(self) -> str:
-        """Some keys are hot."""
+        """Choose a key; the first ones more often."""
         return KEYS[min(self._choice.randrange(len(KEYS)), self._choice.randrange(len(KEYS)))]
 
     def _plan(self, connection: Connection, kind: str, key: str | None = None, **options: Any) -> Planned:
-        """A message for a queue that its key decides, since order is a matter of one queue."""
+        """Plan a message. Its key determines the queue, because order holds within one queue."""
         number = zlib.crc32(key.encode()) if key is not None else self._choice.randrange(len(QUEUES))
         version = None
         if key is not None:
@@ -198,7 +200,7 @@ class Writer:
             assert row is not None
             version = int(row[0])
         given: dict[str, Any] = {
-            "event_type": kind if kind.startswith("poison.") else f"ledger.{kind}",
+            "event_type": kind if kind.startswith("poison.") else f"faults.{kind}",
             "payload": json.dumps({"text": "x" * self._choice.randint(0, 800)}).encode(),
             "ordering_key": key,
             "routing_key": QUEUES[number % len(QUEUES)],
@@ -209,14 +211,14 @@ class Writer:
         return plan
 
     def _publish(self, connection: Connection, plans: Sequence[Planned], delay_seconds: float | None = None) -> None:
-        self._note(connection, plans, delay_seconds)
+        self._record(connection, plans, delay_seconds)
         self._outbox.publish_many(connection, [plan.event for plan in plans])
 
-    def _note(self, connection: Connection, plans: Sequence[Planned], delay_seconds: float | None = None) -> None:
+    def _record(self, connection: Connection, plans: Sequence[Planned], delay_seconds: float | None = None) -> None:
         columns = zip(*((p.event_id, p.kind, p.event.ordering_key, p.version) for p in plans), strict=True)
-        connection.execute(NOTE, [delay_seconds, *map(list, columns)])
+        connection.execute(RECORD, [delay_seconds, *map(list, columns)])
 
-    def _note_rolled_back(self) -> None:
+    def _record_rolled_back(self) -> None:
         os.write(self._rolled_back, "".join(f"{event_id}\n" for event_id in self._written).encode())
         self._written = []
 

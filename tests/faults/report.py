@@ -1,4 +1,4 @@
-"""What is shown of a run: its figures, and for each violation the message's history and the logs around it."""
+"""The output of a run: its figures, and for each violation the history of the message and the logs around it."""
 
 from __future__ import annotations
 
@@ -8,54 +8,54 @@ from collections.abc import Iterator
 from datetime import datetime
 from typing import Any
 
-from tests.faults.cast import Life
-from tests.faults.checker import Violation, by_kind, check, explanations, repeats
+from tests.faults.checker import Violation, by_kind, check, duplicates, explanations
 from tests.faults.history import History
-from tests.faults.run import Result
+from tests.faults.processes import ProcessRun
+from tests.faults.run import FaultRunResult
 
 SHOWN_VIOLATIONS = 10
 SHOWN_LINES = 60
 AROUND_SECONDS = 2.0
 
 
-def figures(result: Result) -> dict[str, Any]:
-    """What a run comes to, as plain values."""
+def figures(result: FaultRunResult) -> dict[str, Any]:
+    """The figures of a run, as plain values."""
     history = result.history
-    again = repeats(history)
+    repeated = duplicates(history)
     delivered = {delivery.event_id for delivery in history.deliveries}
-    expected = [message for message in history.committed if message.fate == "delivered"]
+    expected = [message for message in history.committed if message.expected_end == "delivered"]
     return {
         "seed": result.seed,
         "seconds": round(result.seconds),
         "faults": dict(Counter(fault.name for fault in history.faults).most_common()),
-        "not injected here": result.not_to_be_had,
+        "not injected here": result.unavailable_faults,
         "committed": len(history.committed),
         "committed by kind": by_kind(history),
         "rolled back": len(history.rolled_back),
         "to be delivered": len(expected),
         "lost": sum(message.event_id not in delivered for message in expected),
-        "repeated by the broker": sum(second.redelivered for _, second in again),
-        "sent again": sum(not second.redelivered for _, second in again),
+        "repeated by the broker": sum(second.redelivered for _, second in repeated),
+        "sent again": sum(not second.redelivered for _, second in repeated),
         "sent again, by the latest fault before": _causes(history),
         "dead letters": dict(Counter(letter.reason for letter in history.dead_letters).most_common()),
         "left for a newer version": len(history.left),
         "deadlocks": result.deadlocks,
-        "processes started": len(result.lives),
+        "processes started": len(result.runs),
         "highest memory of a long-lived service (MiB)": round(max((m.peak for m in history.memory), default=0)),
         "violations": len(check(history)),
     }
 
 
 def _causes(history: History) -> dict[str, int]:
-    """Which fault had been injected last when a message came again: mostly, not always, the cause."""
+    """Duplicates by the latest fault before them, which is usually the cause."""
     causes: Counter[str] = Counter()
-    for first, second in repeats(history):
+    for first, second in duplicates(history):
         if not second.redelivered and (possible := explanations(history.faults, first, second)):
             causes[max(possible, key=lambda fault: fault.began).name] += 1
     return dict(causes.most_common())
 
 
-def figures_text(result: Result) -> str:
+def figures_text(result: FaultRunResult) -> str:
     lines = []
     for name, value in figures(result).items():
         if isinstance(value, dict):
@@ -66,20 +66,20 @@ def figures_text(result: Result) -> str:
     return "\n".join(lines)
 
 
-def violations_text(result: Result, violations: list[Violation]) -> str:
-    """The first few, each with its story; the seed first."""
+def violations_text(result: FaultRunResult, violations: list[Violation]) -> str:
+    """The seed, and the first violations with the history of their messages."""
     shown = violations[:SHOWN_VIOLATIONS]
     parts = [f"{len(violations)} violations; SEED={result.seed} repeats the choices"]
     for violation in shown:
         parts += ["", f"VIOLATION: {violation}"]
         if violation.event_id is not None:
-            parts += _story(result, violation.event_id)
+            parts += _message_history(result, violation.event_id)
     if len(violations) > len(shown):
         parts += ["", f"... and {len(violations) - len(shown)} more"]
     return "\n".join(parts)
 
 
-def _story(result: Result, event_id: str) -> Iterator[str]:
+def _message_history(result: FaultRunResult, event_id: str) -> Iterator[str]:
     history = result.history
     times = list(_times(history, event_id))
     for at, what in sorted(times):
@@ -90,7 +90,7 @@ def _story(result: Result, event_id: str) -> Iterator[str]:
     yield "  faults around it:"
     yield from (f"    {fault}" for fault in history.faults if fault.began <= until and fault.ended >= since)
     yield "  logs around it:"
-    lines = sorted(line for life in result.lives for line in _log_lines(life, result, since, until))
+    lines = sorted(line for run in result.runs for line in _log_lines(run, result, since, until))
     yield from (f"    {at:8.3f} s  {text}" for at, text in lines[:SHOWN_LINES])
 
 
@@ -101,18 +101,18 @@ def _times(history: History, event_id: str) -> Iterator[tuple[float, str]]:
         if m.event_id == event_id
     )
     yield from (
-        (d.at, "delivered" + (", as the broker says again" if d.redelivered else ""))
+        (d.at, "delivered" + (" again, redelivered by the broker" if d.redelivered else ""))
         for d in history.deliveries
         if d.event_id == event_id
     )
 
 
-def _log_lines(life: Life, result: Result, since: float, until: float) -> Iterator[tuple[float, str]]:
-    for event in life.service.events():
+def _log_lines(run: ProcessRun, result: FaultRunResult, since: float, until: float) -> Iterator[tuple[float, str]]:
+    for event in run.service.events():
         wall = datetime.fromisoformat(str(event.get("timestamp", "1970-01-01T00:00:00Z"))).timestamp()
         at = wall - result.began_at
         if since <= at <= until:
-            told = {
+            shown = {
                 name: value for name, value in event.items() if name not in ("timestamp", "service", "name", "level")
             }
-            yield at, f"{life.service.name}: {json.dumps(told)}"
+            yield at, f"{run.service.name}: {json.dumps(shown)}"

@@ -1,8 +1,8 @@
 """
-A small disk: a tmpfs for the database's files, so that its disk can be filled without harm to the machine's.
+SmallDisk: a tmpfs for the database's files, so that it can be filled without filling the machine's disk.
 
-Needs root and the right to mount; `SmallDisk.mount` returns None without them. The file system is unmounted at the end,
-also when the process that mounted it is killed: a shell under the process guard does it when it is told to stop.
+Needs root and the right to mount; `SmallDisk.mount` returns None without them. It is unmounted at the end, also if the
+process that mounted it is killed: a shell under the process guard unmounts it on SIGTERM.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ UNMOUNTER = 'trap "umount -l $0; exit 0" TERM; while :; do sleep 1 & wait $!; do
 class SmallDisk:
     def __init__(self, directory: Path, guard: ProcessGuard) -> None:
         self.directory = directory
-        self._ballast = directory / "ballast"
+        self._filler = directory / "filler"
         self._unmounter = guard.start(
             ["/bin/sh", "-c", UNMOUNTER, str(directory)],
             directory=Path("/"),
@@ -46,8 +46,8 @@ class SmallDisk:
         return cls(directory, guard)
 
     def fill(self) -> None:
-        """Until nothing fits any more."""
-        with self._ballast.open("wb", buffering=0) as file:
+        """Fill the disk completely."""
+        with self._filler.open("wb", buffering=0) as file:
             size = 0
             step = 64 * 1024 * 1024
             while step >= PAGE_BYTES:
@@ -59,8 +59,8 @@ class SmallDisk:
                         raise
                     step //= 4
 
-    def relieve(self) -> None:
-        self._ballast.unlink(missing_ok=True)
+    def free(self) -> None:
+        self._filler.unlink(missing_ok=True)
 
     def unmount(self) -> None:
         self._unmounter.end(signal.SIGTERM, 10.0)

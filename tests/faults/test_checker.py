@@ -1,4 +1,4 @@
-"""The checker against made-up histories: what keeps the promises passes, and each broken promise is reported."""
+"""The checker with invented histories: a correct one has no violation, and each broken rule is reported."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from tests.faults.checker import REPEATS_AFTER_SECONDS, check
+from tests.faults.checker import DUPLICATES_AFTER_SECONDS, check
 from tests.faults.consumer import LINE_BYTES, line
-from tests.faults.history import Committed, DeadLetter, Delivery, FaultRecord, History, Memory
+from tests.faults.history import Committed, DeadLetterRecord, Delivery, FaultRecord, History, Memory
 
-KILL = FaultRecord("SIGKILL of a service", "relay-a", began=10.0, ended=12.0, repeats=True)
+KILL = FaultRecord("SIGKILL of a service", "relay-a", began=10.0, ended=12.0, causes_duplicates=True)
 
 GOOD = History(
     committed=[
@@ -28,17 +28,17 @@ GOOD = History(
         Delivery("late", 6.0),
     ],
     faults=[KILL],
-    dead_letters=[DeadLetter("a3", "max attempts", "NoRoute")],
+    dead_letters=[DeadLetterRecord("a3", "max attempts", "NoRoute")],
     left={"new": "owner relay"},
     rolled_back=frozenset({"undone"}),
 )
 
 
-def promises(history: History) -> list[str]:
-    return [violation.promise for violation in check(history)]
+def broken_rules(history: History) -> list[str]:
+    return [violation.rule for violation in check(history)]
 
 
-def test_a_history_that_keeps_every_promise_has_no_violation() -> None:
+def test_a_correct_history_has_no_violation() -> None:
     assert check(GOOD) == []
 
 
@@ -51,7 +51,7 @@ def followed_by(*deliveries: Delivery) -> History:
 
 
 @pytest.mark.parametrize(
-    ("history", "promise", "about"),
+    ("history", "rule", "about"),
     [
         (without("a2"), "nothing is lost", "a2"),
         (replace(GOOD, dead_letters=[]), "nothing is lost", "a3"),
@@ -64,70 +64,72 @@ def followed_by(*deliveries: Delivery) -> History:
         ),
         (
             replace(without("late"), deliveries=[*without("late").deliveries, Delivery("late", 5.5)]),
-            "nothing delayed comes early",
+            "a delayed message is not delivered early",
             "late",
         ),
-        (followed_by(Delivery("a1", 8.0)), "repeats follow a fault that can cause them", "a1"),
+        (followed_by(Delivery("a1", 8.0)), "duplicates follow a fault that can cause them", "a1"),
         (followed_by(Delivery("a3", 8.0)), "poison is not delivered", "a3"),
         (
-            replace(without("a2"), dead_letters=[*GOOD.dead_letters, DeadLetter("a2", "rejected", "Nacked")]),
-            "only poison dies",
+            replace(without("a2"), dead_letters=[*GOOD.dead_letters, DeadLetterRecord("a2", "rejected", "Nacked")]),
+            "only poison is buried",
             "a2",
         ),
         (
-            replace(GOOD, dead_letters=[DeadLetter("a3", "", None)]),
+            replace(GOOD, dead_letters=[DeadLetterRecord("a3", "", None)]),
             "a dead letter has a reason",
             "a3",
         ),
-        (replace(without("a2"), left={**GOOD.left, "a2": "due"}), "the table is empty in the end", "a2"),
+        (replace(without("a2"), left={**GOOD.left, "a2": "due"}), "the table is empty at the end", "a2"),
         (
-            replace(GOOD, left={}, dead_letters=[*GOOD.dead_letters, DeadLetter("new", "expired", None)]),
-            "rows of an unknown version are left alone",
+            replace(GOOD, left={}, dead_letters=[*GOOD.dead_letters, DeadLetterRecord("new", "expired", None)]),
+            "rows of an unknown version stay in the table",
             "new",
         ),
     ],
 )
-def test_each_broken_promise_is_reported_with_its_message(history: History, promise: str, about: str) -> None:
-    assert (promise, about) in [(violation.promise, violation.event_id) for violation in check(history)]
+def test_each_broken_rule_is_reported_with_its_message(history: History, rule: str, about: str) -> None:
+    assert (rule, about) in [(violation.rule, violation.event_id) for violation in check(history)]
 
 
-def test_a_message_that_comes_twice_is_excused_by_a_fault_around_it() -> None:
+def test_a_fault_at_the_same_time_explains_a_duplicate() -> None:
     before = followed_by(Delivery("a1", KILL.began - 0.1))
     during = followed_by(Delivery("a1", KILL.began + 0.1))
-    assert promises(before) == ["repeats follow a fault that can cause them"]
-    assert promises(during) == []
+    assert broken_rules(before) == ["duplicates follow a fault that can cause them"]
+    assert broken_rules(during) == []
 
 
-def test_the_excuse_ends_a_while_after_the_fault_was_healed() -> None:
-    over = KILL.ended + REPEATS_AFTER_SECONDS
+def test_a_fault_explains_duplicates_only_for_a_limited_time() -> None:
+    over = KILL.ended + DUPLICATES_AFTER_SECONDS
     late = Committed("b", "plain", KILL.ended)
     history = replace(GOOD, committed=[*GOOD.committed, late])
-    excused = [*GOOD.deliveries, Delivery("b", over - 0.1), Delivery("b", over + 1)]
-    unexcused = [*GOOD.deliveries, Delivery("b", over + 0.1), Delivery("b", over + 1)]
-    assert promises(replace(history, deliveries=excused)) == []
-    assert promises(replace(history, deliveries=unexcused)) == ["repeats follow a fault that can cause them"]
+    explained = [*GOOD.deliveries, Delivery("b", over - 0.1), Delivery("b", over + 1)]
+    unexplained = [*GOOD.deliveries, Delivery("b", over + 0.1), Delivery("b", over + 1)]
+    assert broken_rules(replace(history, deliveries=explained)) == []
+    assert broken_rules(replace(history, deliveries=unexplained)) == ["duplicates follow a fault that can cause them"]
 
 
-def test_a_fault_that_repeats_nothing_excuses_nothing() -> None:
-    gentle = replace(KILL, name="SIGTERM of a service", repeats=False)
-    twice = replace(followed_by(Delivery("a1", 11.0)), faults=[gentle])
-    assert promises(twice) == ["repeats follow a fault that can cause them"]
+def test_a_fault_that_causes_no_duplicates_explains_none() -> None:
+    stop = replace(KILL, name="SIGTERM of a service", causes_duplicates=False)
+    twice = replace(followed_by(Delivery("a1", 11.0)), faults=[stop])
+    assert broken_rules(twice) == ["duplicates follow a fault that can cause them"]
 
 
-def test_a_later_repeat_of_an_earlier_message_is_no_disorder() -> None:
-    assert promises(followed_by(Delivery("a1", 10.5), Delivery("a2", 10.6))) == []
+def test_a_later_duplicate_of_an_earlier_message_does_not_break_the_order() -> None:
+    assert broken_rules(followed_by(Delivery("a1", 10.5), Delivery("a2", 10.6))) == []
 
 
 @pytest.mark.parametrize("memory", [Memory("relay", 60, 50, 150, 150), Memory("relay", 60, 50, 50, 1000)])
 def test_memory_that_grows_or_peaks_is_reported(memory: Memory) -> None:
-    assert promises(replace(GOOD, memory=[memory])) == ["memory is flat"]
-    assert promises(replace(GOOD, memory=[Memory("relay", 60, 50, 60, 90)])) == []
+    assert broken_rules(replace(GOOD, memory=[memory])) == ["memory does not grow"]
+    assert broken_rules(replace(GOOD, memory=[Memory("relay", 60, 50, 60, 90)])) == []
 
 
-def test_a_remark_is_a_violation() -> None:
-    assert promises(replace(GOOD, remarks=["relay-a ended with 1 after SIGTERM"])) == ["all is quiet in the end"]
+def test_a_recorded_problem_is_a_violation() -> None:
+    assert broken_rules(replace(GOOD, problems=["relay-a ended with 1 after SIGTERM"])) == [
+        "the run ends without other problems"
+    ]
 
 
-def test_the_consumers_notes_have_lines_of_one_length() -> None:
+def test_all_lines_of_a_deliveries_file_have_the_same_length() -> None:
     lines = [line(0.1, "a", False), line(123456.789, "8c1f2d0e-0000-4000-8000-000000000000", True)]
     assert {len(each) for each in lines} == {LINE_BYTES}

@@ -1,4 +1,4 @@
-"""AmqpPublisher on a real RabbitMQ: every message comes back once, with what really became of it."""
+"""AmqpPublisher on a real RabbitMQ: every message comes back once, with its true outcome."""
 
 from __future__ import annotations
 
@@ -28,7 +28,8 @@ from outrider.embedded import RabbitMQ, free_port
 from outrider.errors import BrokerOutage
 from outrider.failures import FailureKind, classify
 from outrider.settings.tls import TlsOptions
-from outrider.storage.message import Message, moment
+from outrider.storage.message import Message
+from outrider.storage.server_time import to_datetime
 from tests.fixtures.broker import Broker, exists
 from tests.fixtures.certificates import make_certificate
 from tests.fixtures.messages import NOW, make_message
@@ -64,11 +65,13 @@ def publisher(rabbit: Broker, open_amqp: Open) -> AmqpPublisher:
 
 
 def collect_all(publisher: Publisher, deadline_seconds: float = 60.0) -> list[Outcome]:
-    """Everything that is in flight, and what is ready already."""
-    outcomes = publisher.collect(0)
+    """Do the blocking work, and wait until nothing is in flight."""
+    outcomes: list[Outcome] = []
     deadline = time.monotonic() + deadline_seconds
-    while publisher.in_flight:
+    while publisher.in_flight or publisher.has_blocking_work or publisher.has_outcomes:
         assert time.monotonic() < deadline, f"{publisher.in_flight} messages have no outcome"
+        if publisher.has_blocking_work:
+            publisher.do_blocking_work()
         outcomes += publisher.collect(1)
     return outcomes
 
@@ -192,7 +195,7 @@ class TestConfirms:
         event_id = str(uuid.uuid4())
         good, lost = to(queue, event_id=event_id), to("no-such-queue", event_id=event_id)
         batch = [lost, good] if lost_first else [good, lost]
-        assert send(publisher, *batch, to(queue))  # another one keeps the fast channel busy
+        assert send(publisher, *batch, to(queue))  # another one keeps the main channel busy
         assert send(publisher, *batch) == {good.id: None, lost.id: "NoRoute"}
 
     def test_a_publisher_is_connected_once_and_connecting_again_changes_nothing(
@@ -231,7 +234,7 @@ class TestMessages:
         assert (properties["correlation_id"], properties["reply_to"], properties["app_id"]) == ("c", "r", "shop")
         assert (properties["priority"], properties["delivery_mode"], properties["expiration"]) == (4, 2, "50000")
         assert (properties["message_id"], properties["type"]) == (message.event_id, "order.placed")
-        assert properties["timestamp"] == int(moment(message.created_at).timestamp())
+        assert properties["timestamp"] == int(to_datetime(message.created_at).timestamp())
         assert (received.content_type, received.content_encoding) == ("application/json", "utf-8")
 
     @pytest.mark.parametrize("size", [0, 1, 131_000, 131_072, 131_073, 1_000_000])
@@ -283,7 +286,7 @@ class TestChannelErrors:
         errors = send(publisher, *messages[:25], bad, *messages[25:])
         assert errors.pop(bad.id) == "NotFound"
         assert set(errors.values()) == {None}
-        # What was sent before the culprit can arrive twice; nothing may be missing.
+        # What was sent before the bad message can arrive twice; nothing may be missing.
         arrived = {received.message_id for received in rabbit.take_what_is_there(queue)}
         assert arrived == {message.event_id for message in messages}
 
@@ -292,7 +295,7 @@ class TestChannelErrors:
     ) -> None:
         queue = rabbit.declare_queue()
         send(publisher, make_message(exchange="no-such-exchange"))
-        channel = publisher._fast
+        channel = publisher._main_channel
         messages = [to(queue) for _ in range(200)]
         bad = [make_message(exchange="no-such-exchange") for _ in range(20)]
         mixed = [
@@ -301,7 +304,7 @@ class TestChannelErrors:
         errors = send(publisher, *mixed)
         assert {errors[message.id] for message in bad} == {"NotFound"}
         assert {errors[message.id] for message in messages} == {None}
-        assert publisher._fast is channel  # none of them shared it with a bad one
+        assert publisher._main_channel is channel  # none of them shared it with a bad one
         assert rabbit.depth(queue) == 200
 
     def test_an_exchange_that_is_created_later_is_good_again(self, rabbit: Broker, publisher: AmqpPublisher) -> None:
@@ -313,7 +316,9 @@ class TestChannelErrors:
         assert send(publisher, second, third) == {second.id: None, third.id: None}
         assert not publisher._refused_exchanges
 
-    def test_several_culprits_of_different_kinds_are_each_found(self, rabbit: Broker, publisher: AmqpPublisher) -> None:
+    def test_several_bad_messages_of_different_kinds_each_fail_alone(
+        self, rabbit: Broker, publisher: AmqpPublisher
+    ) -> None:
         queue = rabbit.declare_queue()
         good = [to(queue) for _ in range(20)]
         foreign_user = to(queue, properties={"user_id": "somebody-else"})
@@ -325,7 +330,7 @@ class TestChannelErrors:
         assert errors.pop(returned.id) == "NoRoute"
         assert set(errors.values()) == {None}
 
-    def test_publishing_goes_on_while_a_culprit_is_looked_for(self, rabbit: Broker, publisher: AmqpPublisher) -> None:
+    def test_publishing_goes_on_while_messages_are_isolated(self, rabbit: Broker, publisher: AmqpPublisher) -> None:
         queue = rabbit.declare_queue()
         messages: list[Message] = []
         outcomes: list[Outcome] = []
@@ -334,6 +339,8 @@ class TestChannelErrors:
             if number % 5 == 0:
                 batch.append(make_message(exchange=f"no-such-exchange-{number}"))
             publisher.publish(batch, NOW)
+            if publisher.has_blocking_work:
+                publisher.do_blocking_work()
             outcomes += publisher.collect(0)
             messages += batch
         errors = errors_of([*outcomes, *collect_all(publisher)], messages)
@@ -413,9 +420,12 @@ class TestDeclarations:
         queue = rabbit.declare_queue()
         bad = to(queue, declarations=[{"name": queue, "exchange": {"name": "delayed", "type": "x-no-such-type"}}])
         good = to(queue)
+        publisher.publish([bad, good], NOW)
+        outcomes = collect_until(publisher, lambda outcomes: outcomes)
+        assert errors_of(outcomes, [good]) == {good.id: None}  # it does not wait for the declaration
         with pytest.raises(BrokerOutage, match="x-no-such-type"):
-            publisher.publish([good, bad], NOW)
-        assert publisher.take_unconfirmed() == [good, bad]
+            publisher.do_blocking_work()
+        assert publisher.take_unconfirmed() == [bad]
         publisher.connect()
         assert send(publisher, good, bad) == {good.id: None, bad.id: "DeclarationRefused"}
 
@@ -578,7 +588,7 @@ class TestLostConnections:
         publisher = open_amqp(rabbit.url, heartbeat_seconds=1)
         number = publisher.fileno()
         assert number is not None
-        until = time.monotonic() + 4  # the broker gives up after two silent intervals, and so would we
+        until = time.monotonic() + 4  # both sides close the connection after two silent intervals
         while time.monotonic() < until:
             publisher.heartbeat()
             publisher.collect(0)
@@ -738,7 +748,7 @@ class TestReconfiguredBroker:
     def test_a_message_that_makes_the_broker_close_the_connection_fails_alone_in_the_end(
         self, node: Broker, open_amqp: Open
     ) -> None:
-        """Such a message is unknown to us; too large a frame, which py-amqp never sends, stands in for it."""
+        """No such message is known. Too large a frame, which py-amqp never sends, stands in for it."""
         queue = node.declare_queue()
         publisher = open_amqp(node.url)
         bad, good = to(queue, payload=b"x" * 300_000), [to(queue) for _ in range(6)]
@@ -748,11 +758,13 @@ class TestReconfiguredBroker:
             if not pending:
                 break
             publisher.connect()
-            assert publisher._link is not None
-            publisher._link._connection.frame_max = 1_000_000
+            assert publisher._connection is not None
+            publisher._connection._connection.frame_max = 1_000_000
             try:
                 publisher.publish(pending, NOW)
                 while publisher.in_flight:
+                    if publisher.has_blocking_work:
+                        publisher.do_blocking_work()
                     outcomes += publisher.collect(1)
                 pending = []
             except BrokerOutage:
@@ -770,7 +782,7 @@ class TestReconfiguredBroker:
         publisher.publish(messages, NOW)
         number = publisher.fileno()
         assert number is not None
-        assert select.select([number], [], [], 10)[0]  # confirms have arrived, and nobody has read them
+        assert select.select([number], [], [], 10)[0]  # confirms have arrived and are not read yet
         disposable_rabbitmq.kill()
         outcomes, _ = lose(publisher)
         assert outcomes
@@ -852,7 +864,7 @@ def test_celerys_delayed_messages_arrive_after_what_is_left_of_their_delay(
     publisher = open_amqp(rabbit_vhost.url)
 
     def delayed(seconds: float) -> Message:
-        eta = (moment(NOW) + timedelta(seconds=seconds)).astimezone(UTC)
+        eta = (to_datetime(NOW) + timedelta(seconds=seconds)).astimezone(UTC)
         return make_message(
             exchange="celery_delayed_27",
             routing_key=calculate_routing_key(3600, "tasks"),
@@ -876,50 +888,63 @@ def test_a_row_of_what_celery_declares_needs_no_queue_beforehand(rabbit: Broker,
     rabbit.delete_queue(name)
 
 
-def test_a_caller_who_never_waits_is_told_what_would(rabbit: Broker, publisher: AmqpPublisher) -> None:
-    """Undeclared queues and a closed channel take time; afterwards the same messages do not."""
+def test_declaring_a_queue_is_blocking_work_and_is_done_once(rabbit: Broker, publisher: AmqpPublisher) -> None:
     queue = rabbit.declare_queue()
-    wants_a_queue = to(queue, declarations=json.dumps([{"name": queue, "durable": True}]))
-    assert publisher.takes_at_once([to(queue)])
-    assert not publisher.takes_at_once([to(queue), wants_a_queue])
-    send(publisher, wants_a_queue)
-    assert publisher.takes_at_once([to(queue), wants_a_queue])
+    plain = to(queue)
+    first, second = (to(queue, declarations=json.dumps([{"name": queue, "durable": True}])) for _ in range(2))
+    had_work = []
+    for message in (plain, first, second):
+        publisher.publish([message], NOW)
+        had_work.append(publisher.has_blocking_work)
+        while publisher.has_blocking_work:
+            publisher.do_blocking_work()
+    assert had_work == [False, True, False]
+    assert set(errors_of(collect_all(publisher), [plain, first, second]).values()) == {None}
 
-    message, nowhere = to(queue), to(queue, exchange="nowhere")
-    publisher.publish([message, nowhere], NOW)
-    outcomes: list[Outcome] = []
 
-    def channel_closed() -> bool:
-        outcomes.extend(publisher.arrived())
-        return publisher.troubled
-
-    wait_for(channel_closed)
-    assert not publisher.takes_at_once([to(queue)])
+def test_reopening_a_closed_channel_is_blocking_work(rabbit: Broker, publisher: AmqpPublisher) -> None:
+    queue = rabbit.declare_queue()
+    messages = [to(queue), to(queue, exchange="nowhere"), to(queue)]
+    publisher.publish(messages, NOW)
+    outcomes = collect_until(publisher, lambda _: publisher.has_blocking_work)
+    unsent = to(queue)
+    publisher.publish([unsent], NOW)  # waits for the new channel
+    publisher.do_blocking_work()
+    assert not publisher.has_blocking_work
     outcomes += collect_all(publisher)
-    assert errors_of(outcomes, [message, nowhere]) == {message.id: None, nowhere.id: "NotFound"}
-    assert not publisher.troubled
-    assert publisher.takes_at_once([to(queue)])
+    errors = errors_of(outcomes, [*messages, unsent])
+    assert [errors[message.id] for message in (*messages, unsent)] == [None, "NotFound", None, None]
 
 
 @pytest.mark.parametrize("refused", [False, True], ids=["in flight", "to an exchange that was just refused"])
-def test_what_must_go_carefully_is_put_aside_at_once_and_is_trouble(
+def test_a_message_that_must_be_isolated_is_blocking_work(
     rabbit: Broker, publisher: AmqpPublisher, refused: bool
 ) -> None:
     queue = rabbit.declare_queue()
     message = to(queue, exchange="nowhere" if refused else "")
-    answer = "NotFound" if refused else None
+    error = "NotFound" if refused else None
     if refused:
-        assert send(publisher, message) == {message.id: answer}
+        assert send(publisher, message) == {message.id: error}
     else:
-        publisher.publish([message], NOW)  # a second one could not be told from it
-    assert publisher.takes_at_once([message])
+        publisher.publish([message], NOW)  # a second one with its id could not be told from it
 
     publisher.publish([message], NOW)
 
-    assert (publisher.troubled, publisher.takes_at_once([to(queue)])) == (True, False)
+    assert (publisher.isolating, publisher.has_blocking_work) == (True, True)
     outcomes = collect_all(publisher)
-    assert [outcome.failure and outcome.failure.error for outcome in outcomes] == [answer] * (1 if refused else 2)
-    assert (publisher.troubled, publisher.takes_at_once([to(queue)])) == (False, True)
+    assert [outcome.failure and outcome.failure.error for outcome in outcomes] == [error] * (1 if refused else 2)
+    assert (publisher.isolating, publisher.has_blocking_work) == (False, False)
+
+
+def test_what_was_not_sent_can_be_withdrawn(rabbit: Broker, publisher: AmqpPublisher) -> None:
+    queue = rabbit.declare_queue()
+    undeclared = to(queue, declarations=[{"name": queue}])
+    sent = to(queue)
+    twin = to(queue, event_id=sent.event_id)
+    publisher.publish([undeclared, sent, twin], NOW)
+    assert publisher.withdraw() == [undeclared, twin]
+    assert errors_of(collect_all(publisher), [sent]) == {sent.id: None}
+    assert rabbit.depth(queue) == 1
 
 
 def test_the_connection_names_itself(rabbitmq_server: SharedRabbitMQ, publisher: AmqpPublisher) -> None:

@@ -1,9 +1,8 @@
 """
-Hostile and huge values: refused before anything is written, delivered as given, or buried with a reason.
+Hostile and huge values: refused before anything is written, delivered unchanged, or buried with a reason.
 
-Never an endless retry that holds up others, never the end of a service. What the HTTP endpoints get from strangers
-(oversized requests, a byte now and then) is in test_http_endpoints.py, what the command line gets in
-tests/acceptance/test_bad_input_cli.py.
+They never cause an endless retry that delays other messages, and never end a service. Hostile HTTP requests are in
+test_http_endpoints.py, hostile command lines in tests/acceptance/test_bad_input_cli.py.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from psycopg import sql
 from outrider.errors import SettingsError
 from outrider.producer import EventStreams, Outbox
 from outrider.settings.loading import load_settings
-from outrider.settings.models import RelaySettings
+from outrider.settings.relay import RelaySettings
 from outrider.storage.sql_files import script
 from outrider.telemetry.health import Health
 from tests.fixtures.broker import Broker, Received
@@ -92,7 +91,7 @@ SCHEMA = "we\"ird'; DROP TABLE public.outbox; -- %s $1 :x"
 
 
 @every_stack
-def test_a_producer_is_refused_before_anything_is_written_and_what_it_may_send_is_written_as_given(
+def test_the_producer_refuses_bad_values_before_writing_and_writes_the_others_unchanged(
     stack: Stack, database: Database
 ) -> None:
     with database.connect() as connection:
@@ -225,7 +224,7 @@ def dead_letters(connection: psycopg.Connection[Any]) -> dict[str, tuple[str, st
 
 
 @pytest.mark.parametrize("owner", ["relay", "scheduler"])
-def test_a_bad_row_is_delivered_as_given_or_buried_with_its_reason_and_holds_nobody_up(
+def test_a_bad_row_is_delivered_unchanged_or_buried_with_its_reason_and_delays_no_other(
     owner: str, stage: Stage, rabbit: Broker
 ) -> None:
     queue = rabbit.declare_queue()
@@ -239,9 +238,9 @@ def test_a_bad_row_is_delivered_as_given_or_buried_with_its_reason_and_holds_nob
     delivered = {case: insert(connection, queue, owner, columns) for case, columns in DELIVERED.items()}
     buried = {case: insert(connection, queue, owner, columns) for case, (columns, _, _) in BURIED.items()}
     expired = insert(connection, queue, owner, EXPIRED)
-    innocent = insert(connection, queue, owner, {})
+    good = insert(connection, queue, owner, {})
 
-    # An expired message of the relay is handed over; the scheduler is not here to bury it.
+    # The relay hands an expired message over; no scheduler runs that could bury it.
     left = 1 if owner == "relay" else 0
     wait_for(lambda: stage.count() == left, message=f"rows are left: {[row['id'] for row in stage.rows()]}")
     assert service.is_running
@@ -257,20 +256,20 @@ def test_a_bad_row_is_delivered_as_given_or_buried_with_its_reason_and_holds_nob
     for case, (_, reason, words) in BURIED.items():
         assert found[buried[case]][0] == reason, case
         assert words in found[buried[case]][1], case
-    # Some come twice: what shares a channel with a message for which the broker closes it is sent again.
+    # Some arrive twice: when the broker closes a channel because of one message, the others are sent again.
     arrived = {identity(message): message for message in rabbit.take_what_is_there(queue)}
-    assert innocent in arrived
+    assert good in arrived
     for case in ("16 MB", "no UTF-8 in JSON", "10,000 levels in the payload", "a pickle"):
         assert arrived[delivered[case]].body == DELIVERED[case]["payload"], case
     renamed = {delivered["the same message_id"], delivered["the same message_id again"]}
-    assert arrived.keys() == {innocent, "same", *delivered.values()} - renamed
+    assert arrived.keys() == {good, "same", *delivered.values()} - renamed
 
 
 def identity(message: Received) -> str:
     return message.message_id or ""
 
 
-# -- what an operator gives --------------------------------------------------------------------------------------------
+# -- settings of an operator -------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -287,7 +286,7 @@ def identity(message: Received) -> str:
         ("database_url", "host=x password='sekret", "database_url: not a libpq connection string"),
     ],
 )
-def test_a_setting_out_of_range_is_named_and_not_repeated(name: str, value: str, words: str) -> None:
+def test_the_error_of_a_setting_out_of_range_has_its_name_and_not_its_value(name: str, value: str, words: str) -> None:
     given = {"database_url": "dbname=x", "broker_url": "amqp://127.0.0.1:1//", name: value}
     with pytest.raises(SettingsError) as error:
         load_settings(RelaySettings, given)
@@ -305,7 +304,7 @@ def test_a_setting_out_of_range_is_named_and_not_repeated(name: str, value: str,
         ("x" * 5000, "File name too long"),
     ],
 )
-def test_a_settings_file_that_is_none_is_one_line_without_its_content(path: str, words: str) -> None:
+def test_a_wrong_settings_file_is_an_error_in_one_line_without_its_content(path: str, words: str) -> None:
     with pytest.raises(SettingsError) as error:
         load_settings(RelaySettings, {}, config_file=path)
     assert words in str(error.value)
@@ -313,7 +312,7 @@ def test_a_settings_file_that_is_none_is_one_line_without_its_content(path: str,
     assert "\n" not in str(error.value)
 
 
-def test_settings_that_nest_without_end_are_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_settings_that_are_nested_too_deeply_are_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "settings.toml"
     file.write_text("labelled_types = " + brackets(20_000))
     with pytest.raises(SettingsError, match="cannot read the settings file"):
@@ -323,7 +322,7 @@ def test_settings_that_nest_without_end_are_one_line(tmp_path: Path, monkeypatch
         load_settings(RelaySettings, {"database_url": "dbname=x", "broker_url": "amqp://127.0.0.1:1//"})
 
 
-def test_a_liveness_file_can_be_neither_somebody_elses_file_nor_a_link_to_it(tmp_path: Path) -> None:
+def test_a_liveness_file_can_be_neither_another_file_nor_a_link_to_it(tmp_path: Path) -> None:
     victim = tmp_path / "victim"
     victim.write_text("precious")
     (tmp_path / "link").symlink_to(victim)

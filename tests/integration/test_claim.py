@@ -1,4 +1,4 @@
-"""Claims and what follows them, on a real server: who may take a row, and when it is taken again."""
+"""Claims on a real server: which rows are claimed, when they are claimed again, and which claim may change them."""
 
 from __future__ import annotations
 
@@ -10,8 +10,10 @@ from typing import Any
 import pytest
 
 from outrider.retry_scheduler.claim import FIRST_BATCH_SIZE, Claimer
+from outrider.storage.decision import Burial, Retry
 from outrider.storage.message import SCHEMA_VERSION
-from outrider.storage.store import RUN_LENGTH, Burial, Refusal, Store
+from outrider.storage.service_queries import RUN_LENGTH
+from outrider.storage.store import Store
 from tests.fixtures.database import Database
 from tests.fixtures.rows import ids_in, insert_rows, make_due, query, store_of
 
@@ -33,7 +35,7 @@ def test_due_rows_are_claimed_and_others_are_not(store: Store) -> None:
     assert claim(store) == []
 
 
-def test_a_claimed_row_is_leased_and_the_schedulers_for_good(store: Store) -> None:
+def test_a_claimed_row_is_leased_and_belongs_to_the_scheduler_from_then_on(store: Store) -> None:
     insert_rows(store.connection)
     claim(store, "s/1")
     (row,) = query(
@@ -45,7 +47,7 @@ def test_a_claimed_row_is_leased_and_the_schedulers_for_good(store: Store) -> No
     assert row[3] == pytest.approx(LEASE, abs=5)
 
 
-def test_a_claimed_message_comes_out_whole(store: Store) -> None:
+def test_a_claimed_message_has_all_its_columns(store: Store) -> None:
     insert_rows(store.connection, exchange="shop", headers='{"a": 1}', properties='{"priority": 3}', context="{}")
     ((message,), parked) = store.claim_due("s/1", batch_size=10, lease_seconds=LEASE)
     assert (message.exchange, message.headers, message.properties) == ("shop", '{"a": 1}', '{"priority": 3}')
@@ -67,9 +69,7 @@ def test_rows_of_a_newer_format_are_left_to_newer_schedulers(store: Store) -> No
     assert store.next_due() is None
 
 
-def test_rows_that_another_scheduler_is_just_claiming_are_skipped_and_not_waited_for(
-    store: Store, scratch: Database
-) -> None:
+def test_rows_that_another_scheduler_is_claiming_are_skipped_without_a_wait(store: Store, scratch: Database) -> None:
     with store_of(scratch) as ours, scratch.connect(autocommit=False) as theirs:
         rows = insert_rows(ours.connection, 4)
         taken = claim(Store(theirs, "public"), "theirs", batch_size=2)
@@ -83,17 +83,17 @@ def test_rows_that_another_scheduler_is_just_claiming_are_skipped_and_not_waited
 # -- leases ------------------------------------------------------------------------------------------------------------
 
 
-def test_a_row_whose_lease_has_ended_is_claimed_again_and_its_first_holder_has_no_say_any_more(store: Store) -> None:
+def test_a_row_whose_lease_has_ended_is_claimed_again_and_the_old_claim_changes_nothing(store: Store) -> None:
     (row,) = insert_rows(store.connection)
-    claim(store, "dead/1")
+    claim(store, "old/1")
     make_due(store.connection, [row])
-    assert claim(store, "alive/1") == [row]
-    assert store.settle([row], claim="dead/1") == []
-    assert store.fail([Refusal(row, "no", 1.0)], claim="dead/1") == []
-    assert store.bury([Burial(row, "rejected", "no", 1)], claim="dead/1") == []
-    assert store.defer([row], claim="dead/1", cooldown_seconds=1) == []
-    assert store.release([row], claim="dead/1") == []
-    assert store.settle([row], claim="alive/1") == [row]
+    assert claim(store, "new/1") == [row]
+    assert store.settle([row], claim="old/1") == []
+    assert store.fail([Retry(row, "no", 1.0)], claim="old/1") == []
+    assert store.bury([Burial(row, "rejected", "no", 1)], claim="old/1") == []
+    assert store.defer([row], claim="old/1", cooldown_seconds=1) == []
+    assert store.release([row], claim="old/1") == []
+    assert store.settle([row], claim="new/1") == [row]
     assert ids_in(store.connection) == []
 
 
@@ -116,7 +116,7 @@ def test_a_deferred_row_waits_for_the_cooldown_and_keeps_its_attempts(store: Sto
 def test_a_failed_row_spends_an_attempt_and_waits_for_its_backoff(store: Store) -> None:
     (row,) = insert_rows(store.connection, attempts=2)
     claim(store)
-    assert store.fail([Refusal(row, "NoRoute: x", 240.5)], claim="s/1") == [row]
+    assert store.fail([Retry(row, "NoRoute: x", 240.5)], claim="s/1") == [row]
     assert query(
         store.connection,
         "SELECT attempts, last_error, claimed_by, round(extract(epoch FROM next_attempt_at - last_failed_at), 1)::text "
@@ -138,7 +138,7 @@ def test_due_rows_of_a_key_are_claimed_together_up_to_the_first_that_is_not_due(
     assert gap[0] not in first
 
 
-def test_rows_behind_a_failed_head_are_parked_once_and_cost_later_claims_nothing(store: Store) -> None:
+def test_rows_behind_a_failed_head_are_parked_once_and_not_read_by_later_claims(store: Store) -> None:
     (head,) = insert_rows(store.connection, ordering_key="k", due_in="1 hour")
     insert_rows(store.connection, 30, ordering_key="k")
     others = insert_rows(store.connection, 5)
@@ -160,7 +160,7 @@ def test_a_key_whose_head_another_scheduler_holds_is_not_claimed(store: Store, s
         assert claim(ours) == rows[1:]
 
 
-def test_settling_a_head_wakes_the_rows_behind_it_a_run_at_a_time(store: Store) -> None:
+def test_settling_a_head_unparks_the_rows_behind_it_up_to_the_run_length(store: Store) -> None:
     rows = insert_rows(store.connection, RUN_LENGTH + 50, ordering_key="k")
     other = insert_rows(store.connection, 3, ordering_key="other")
     assert claim(store, "s/1", batch_size=1) == rows[:1]
@@ -173,7 +173,7 @@ def test_settling_a_head_wakes_the_rows_behind_it_a_run_at_a_time(store: Store) 
 
 
 @pytest.mark.parametrize("archive", [False, True])
-def test_a_settled_row_is_gone_or_archived_and_its_key_goes_on(store: Store, archive: bool) -> None:
+def test_a_settled_row_is_deleted_or_archived_and_its_key_continues(store: Store, archive: bool) -> None:
     rows = insert_rows(store.connection, 2, ordering_key="k")
     claim(store, "s/1", batch_size=1)
     assert claim(store, "s/2") == []
@@ -183,7 +183,7 @@ def test_a_settled_row_is_gone_or_archived_and_its_key_goes_on(store: Store, arc
 
 
 @pytest.mark.parametrize("options", [{}, {"followed": False}, {"archive": True}], ids=["", "unfollowed", "archive"])
-def test_settling_tells_which_rows_were_there(store: Store, options: Any) -> None:
+def test_settling_returns_the_ids_that_were_there(store: Store, options: Any) -> None:
     rows = insert_rows(store.connection, 5)
     assert store.settle(rows[1:3], **options) == rows[1:3]
     assert sorted(store.settle(rows, **options)) == [rows[0], *rows[3:]]
@@ -191,7 +191,7 @@ def test_settling_tells_which_rows_were_there(store: Store, options: Any) -> Non
     assert ids_in(store.connection) == []
 
 
-def test_rows_that_are_settled_as_unfollowed_leave_their_followers_to_the_sweep(store: Store) -> None:
+def test_rows_that_are_settled_as_unfollowed_leave_their_followers_to_unpark_heads(store: Store) -> None:
     head, *behind = insert_rows(store.connection, 3, ordering_key="k")
     store.connection.execute("UPDATE outbox SET next_attempt_at = 'infinity' WHERE id <> %s", [head])
     assert store.settle([head], followed=False) == [head]
@@ -200,7 +200,7 @@ def test_rows_that_are_settled_as_unfollowed_leave_their_followers_to_the_sweep(
     assert claim(store) == behind[:1]
 
 
-def test_burying_a_head_wakes_the_rows_behind_it(store: Store) -> None:
+def test_burying_a_head_unparks_the_rows_behind_it(store: Store) -> None:
     head, *behind = insert_rows(store.connection, 3, ordering_key="k", attempts=4, dedup_key="once {n}")
     claim(store, "s/1", batch_size=1)
     assert claim(store, "s/2") == []
@@ -211,7 +211,7 @@ def test_burying_a_head_wakes_the_rows_behind_it(store: Store) -> None:
     ]
 
 
-def test_waking_does_not_touch_a_row_that_is_leased(store: Store) -> None:
+def test_unparking_does_not_change_a_leased_row(store: Store) -> None:
     head, second, third = insert_rows(store.connection, 3, ordering_key="k")
     assert claim(store, "s/1") == [head, second, third]
     before = query(store.connection, "SELECT next_attempt_at FROM outbox WHERE id > %s ORDER BY id", head)
@@ -219,11 +219,11 @@ def test_waking_does_not_touch_a_row_that_is_leased(store: Store) -> None:
     assert query(store.connection, "SELECT next_attempt_at FROM outbox ORDER BY id") == before
 
 
-def test_a_parked_row_that_nobody_woke_is_found_by_the_sweep(store: Store) -> None:
+def test_a_parked_row_that_was_missed_is_found_by_unpark_heads(store: Store) -> None:
     rows = insert_rows(store.connection, 3, ordering_key="a")
     insert_rows(store.connection, 3, ordering_key="b")
     store.connection.execute("UPDATE outbox SET next_attempt_at = 'infinity' WHERE id > %s", [rows[0]])
-    store.connection.execute("DELETE FROM outbox WHERE id = %s", [rows[0]])  # a head that left without a word
+    store.connection.execute("DELETE FROM outbox WHERE id = %s", [rows[0]])  # without unparking the next row
     heads = [rows[1], rows[2] + 1]
     assert store.unpark_heads() == heads
     assert store.unpark_heads() == []
@@ -238,20 +238,20 @@ def test_batches_double_while_they_are_full_and_start_small_again(store: Store) 
     claimer = Claimer("s", batch_size=FIRST_BATCH_SIZE * 4, lease_seconds=LEASE)
     batches = [claimer.claim(store) for _ in range(4)]
     assert [len(batch.messages) // FIRST_BATCH_SIZE for batch in batches] == [1, 2, 4, 1]
-    assert [batch.full for batch in batches] == [True, True, True, False]
     insert_rows(store.connection, FIRST_BATCH_SIZE * 2)
     assert len(claimer.claim(store).messages) == FIRST_BATCH_SIZE
     assert len({batch.claim for batch in batches}) == 4
 
 
-def test_a_batch_knows_the_databases_clock_without_asking(store: Store) -> None:
+def test_a_batch_computes_the_databases_clock_without_a_query(store: Store) -> None:
     insert_rows(store.connection)
     batch = Claimer("s", batch_size=10, lease_seconds=LEASE).claim(store)
-    assert batch.server_time(batch.claimed_at) == pytest.approx(store.server_clock(), abs=2e6)
-    assert batch.server_time(batch.claimed_at + 10) - batch.server_time(batch.claimed_at) == 10_000_000
+    claimed_at = batch.lease_ends_at - LEASE
+    assert batch.server_time(claimed_at) == pytest.approx(store.server_clock(), abs=2e6)
+    assert batch.server_time(claimed_at + 10) - batch.server_time(claimed_at) == 10_000_000
 
 
-# -- many at once ------------------------------------------------------------------------------------------------------
+# -- concurrency -------------------------------------------------------------------------------------------------------
 
 
 def test_schedulers_side_by_side_deliver_each_row_once_and_each_key_in_order(store: Store, scratch: Database) -> None:
@@ -275,7 +275,7 @@ def test_schedulers_side_by_side_deliver_each_row_once_and_each_key_in_order(sto
                         if keys[row] in failed:
                             store.release([row], claim=name)
                         elif dice.random() < 0.1:
-                            store.fail([Refusal(row, "no", 0.001)], claim=name)
+                            store.fail([Retry(row, "no", 0.001)], claim=name)
                             if keys[row] is not None:
                                 failed.add(keys[row])
                         else:

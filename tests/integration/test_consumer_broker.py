@@ -1,4 +1,4 @@
-"""A worker and a broker that restarts, or that lets it do little."""
+"""A worker and a broker that is killed, or whose user has few permissions."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def server(rabbitmq_server: SharedRabbitMQ) -> RabbitMQ:
     return rabbitmq_server.embedded
 
 
-def test_a_worker_comes_back_by_itself_when_the_broker_is_killed(disposable_rabbitmq: RabbitMQ) -> None:
+def test_a_worker_reconnects_after_the_broker_was_killed(disposable_rabbitmq: RabbitMQ) -> None:
     work = Work(Broker(disposable_rabbitmq.url))
     handled: list[str] = []
     began, release = threading.Event(), threading.Event()
@@ -47,8 +47,8 @@ def test_a_worker_comes_back_by_itself_when_the_broker_is_killed(disposable_rabb
         disposable_rabbitmq.kill()
         wait_for(lambda: worker.status()["role"] == "starting", deadline_seconds=60, message="the loss is not noticed")
         disposable_rabbitmq.start()
-        wait_for(lambda: worker.status()["role"] == "active", deadline_seconds=60, message="it does not come back")
-        release.set()  # what it did cannot be acknowledged any more: the message comes again
+        wait_for(lambda: worker.status()["role"] == "active", deadline_seconds=60, message="it does not reconnect")
+        release.set()  # it can no longer be acknowledged: the message is redelivered
         wait_for(lambda: handled.count("during") == 2, deadline_seconds=60, message=f"handled: {handled}")
         work.publish(message_id="after")
         wait_for(lambda: "after" in handled, deadline_seconds=60)
@@ -57,7 +57,7 @@ def test_a_worker_comes_back_by_itself_when_the_broker_is_killed(disposable_rabb
     work.close()
 
 
-def test_without_permission_to_configure_everything_is_checked_and_what_is_missing_is_named(
+def test_with_declare_false_the_first_missing_queue_exchange_or_permission_is_named(
     work: Work, server: RabbitMQ
 ) -> None:
     consumer = Consumer(lambda body: 1 / 0, "order.*", queue=work.queue, retry_delays=("77ms",))
@@ -91,7 +91,7 @@ def test_without_permission_to_configure_everything_is_checked_and_what_is_missi
     assert work.broker.get_all(work.dead_letters, 1)[0].message_id == "e"
 
 
-def test_a_broker_that_is_away_or_refuses_the_login_stops_the_start_in_one_line(
+def test_an_unreachable_broker_or_a_refused_login_is_a_one_line_error_at_start(
     work: Work,
 ) -> None:
     consumer = Consumer(lambda body: None, queue=work.queue)
@@ -115,7 +115,7 @@ def test_a_broker_that_is_away_or_refuses_the_login_stops_the_start_in_one_line(
 
 
 def _permit(server: RabbitMQ, *, write: str, read: str) -> None:
-    """One call to the node: each starts an Erlang machine of its own."""
+    """One call for both steps: each call starts an Erlang VM."""
     server.ctl(
         "eval",
         f'rabbit_auth_backend_internal:put_user(#{{name => <<"{USER}">>, password => <<"{PASSWORD}">>, '
@@ -126,7 +126,7 @@ def _permit(server: RabbitMQ, *, write: str, read: str) -> None:
 
 
 def _make(broker: Broker, topology: Topology, without: tuple[str, ...] = ()) -> None:
-    """As an administrator does, but for some."""
+    """Declare the topology as an administrator, except for `without`."""
     with broker.channel() as channel:
         for exchange in topology.exchanges:
             if not exchange.shared and f"exchange {exchange.name}" not in without:

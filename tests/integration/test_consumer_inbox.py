@@ -16,9 +16,8 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 from sqlalchemy.pool import NullPool
 
 from outrider.consumer.inbox import Inbox, OutsideTransactionError
-from outrider.producer.handles import adapter_for
+from outrider.producer.handles import adapter_for, no_guard
 from outrider.producer.statement import Statement
-from outrider.producer.sync_or_async import unguarded
 from outrider.storage.sql_files import script
 from tests.fixtures.database import Database
 from tests.fixtures.django import django_connection
@@ -29,7 +28,7 @@ from tests.fixtures.waiting import wait_for
 INBOX = Inbox()
 EFFECT = Statement("INSERT INTO effect (name) VALUES (%(name)s::text)")
 
-# One of each way in which a handle waits for PostgreSQL.
+# One handle for each library that waits for PostgreSQL in its own way.
 waiting_stacks = pytest.mark.parametrize(
     "stack",
     [
@@ -56,7 +55,7 @@ def scratch(template_database: Database) -> Iterator[Database]:
 
 @pytest.fixture
 def owner(scratch: Database) -> Iterator[psycopg.Connection[Any]]:
-    """A connection in autocommit mode, to look; the tables are empty."""
+    """An autocommit connection to inspect the tables, which are empty at the start."""
     with scratch.connect() as connection:
         connection.execute("TRUNCATE outbox_inbox, effect")
         yield connection
@@ -72,7 +71,7 @@ def effects(owner: psycopg.Connection[Any]) -> list[Any]:
 
 @asynccontextmanager
 async def once(handle: Any, event_id: str, consumer: str = "billing") -> AsyncIterator[bool]:
-    """`with` or `async with`, whichever the handle wants."""
+    """Enter with `with` or `async with`, depending on the handle."""
     block = INBOX.once(handle, consumer, event_id)
     if adapter_for(handle).is_async:
         async with block as fresh:
@@ -83,11 +82,11 @@ async def once(handle: Any, event_id: str, consumer: str = "billing") -> AsyncIt
 
 
 async def apply(handle: Any, name: str) -> None:
-    await settled(adapter_for(handle).execute(handle, EFFECT, {"name": name}, unguarded))
+    await settled(adapter_for(handle).execute(handle, EFFECT, {"name": name}, no_guard))
 
 
 async def consume(handle: Any, event_id: str) -> bool:
-    """What a consumer does: apply the effect of a fresh event."""
+    """Apply the effect of a fresh event, as a consumer does."""
     async with once(handle, event_id) as fresh:
         if fresh:
             await apply(handle, event_id)
@@ -98,7 +97,7 @@ async def consume(handle: Any, event_id: str) -> bool:
 
 
 @every_stack
-def test_an_event_is_fresh_once_and_what_fails_or_is_rolled_back_leaves_no_mark(
+def test_an_event_is_fresh_once_and_a_failed_or_rolled_back_block_leaves_no_mark(
     stack: Stack, scratch: Database, owner: psycopg.Connection[Any]
 ) -> None:
     async def scenario() -> None:
@@ -108,10 +107,10 @@ def test_an_event_is_fresh_once_and_what_fails_or_is_rolled_back_leaves_no_mark(
                 async with once(handle, "b"):
                     await apply(handle, "undone")
                     raise Oops
-            with suppress(Exception):  # an error of the server's: the transaction is usable again all the same
+            with suppress(Exception):  # an error of the server: the transaction is usable after it
                 async with once(handle, "c"):
                     await apply(handle, "undone too")
-                    await settled(adapter_for(handle).fetch(handle, Statement("SELECT 1 / 0"), {}, unguarded))
+                    await settled(adapter_for(handle).fetch(handle, Statement("SELECT 1 / 0"), {}, no_guard))
             assert await consume(handle, "b")
             async with once(handle, "a", consumer="shipping") as fresh:
                 assert fresh
@@ -138,7 +137,7 @@ def test_outside_a_transaction_nothing_is_marked(
     assert marks(owner) == effects(owner) == []
 
 
-# -- two at once ------------------------------------------------------------------------------------------------------
+# -- concurrent duplicates ---------------------------------------------------------------------------------------------
 
 
 @waiting_stacks
@@ -164,7 +163,7 @@ def test_a_concurrent_duplicate_waits_and_applies_only_if_the_first_rolled_back(
     assert effects(owner) == marks(owner) == ["a"]
 
 
-def test_a_duplicate_applies_once_the_first_ones_block_failed_though_its_transaction_goes_on(
+def test_a_duplicate_applies_after_the_first_block_failed_while_its_transaction_continues(
     scratch: Database, owner: psycopg.Connection[Any]
 ) -> None:
     def second() -> bool:
@@ -190,10 +189,10 @@ def is_waiting(owner: psycopg.Connection[Any]) -> bool:
     )
 
 
-# -- what one library does --------------------------------------------------------------------------------------------
+# -- specific libraries ----------------------------------------------------------------------------------------------
 
 
-def test_a_connection_that_begins_by_itself_is_not_committed_by_the_block(
+def test_the_block_does_not_commit_a_transaction_that_psycopg_began_implicitly(
     scratch: Database, owner: psycopg.Connection[Any]
 ) -> None:
     async def asynchronous() -> None:
@@ -203,7 +202,7 @@ def test_a_connection_that_begins_by_itself_is_not_committed_by_the_block(
 
     with scratch.connect(autocommit=False) as connection:
         with INBOX.once(connection, "billing", "a"), pytest.raises(psycopg.ProgrammingError, match="commit"):
-            connection.commit()  # would part the mark from the effects that follow
+            connection.commit()  # would commit the mark without the effects that follow
         connection.rollback()
         with connection.pipeline(), INBOX.once(connection, "billing", "b") as fresh:
             assert fresh
@@ -212,7 +211,7 @@ def test_a_connection_that_begins_by_itself_is_not_committed_by_the_block(
     assert marks(owner) == []
 
 
-def test_a_psycopg_rollback_in_the_block_is_for_the_callers_transaction(
+def test_a_psycopg_rollback_in_the_block_rolls_back_the_callers_transaction(
     scratch: Database, owner: psycopg.Connection[Any]
 ) -> None:
     async def asynchronous() -> None:
@@ -241,7 +240,7 @@ class Effect(Base):
     name: Mapped[str] = mapped_column(primary_key=True)
 
 
-def test_objects_of_a_session_share_the_fate_of_the_mark_flushed_or_not(
+def test_session_objects_are_committed_or_rolled_back_with_the_mark(
     scratch: Database, owner: psycopg.Connection[Any]
 ) -> None:
     engine = create_engine(url_for(scratch.dsn, "psycopg"), poolclass=NullPool)
@@ -256,9 +255,7 @@ def test_objects_of_a_session_share_the_fate_of_the_mark_flushed_or_not(
     assert effects(owner) == ["kept"]
 
 
-def test_django_forgets_what_was_to_happen_on_commit_of_a_block_that_failed(
-    scratch: Database, owner: psycopg.Connection[Any]
-) -> None:
+def test_django_drops_the_on_commit_hooks_of_a_failed_block(scratch: Database, owner: psycopg.Connection[Any]) -> None:
     from django.db import transaction
 
     called: list[str] = []
@@ -272,7 +269,7 @@ def test_django_forgets_what_was_to_happen_on_commit_of_a_block_that_failed(
     assert marks(owner) == ["b"]
 
 
-def test_a_uuid_is_one_event_however_it_is_written_and_any_text_is_an_event(
+def test_all_spellings_of_a_uuid_are_one_event_and_other_text_is_compared_as_it_is(
     scratch: Database, owner: psycopg.Connection[Any]
 ) -> None:
     event_id = UUID("6ba7b810-9dad-11d1-80b4-00c04fd430c8")
@@ -286,7 +283,7 @@ def test_a_uuid_is_one_event_however_it_is_written_and_any_text_is_an_event(
     assert set(marks(owner)) == {str(event_id), "42", "042", "ü %s"}
 
 
-def test_an_inbox_lives_in_any_schema(scratch: Database, owner: psycopg.Connection[Any]) -> None:
+def test_an_inbox_works_in_any_schema(scratch: Database, owner: psycopg.Connection[Any]) -> None:
     owner.execute(script("schema.sql", schema="100% other"))
     with scratch.connect(autocommit=False) as connection:
         for expected in (True, False):

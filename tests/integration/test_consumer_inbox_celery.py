@@ -1,5 +1,5 @@
 """
-Tasks that happen once, on a real worker: messages are delivered twice, attempts fail, effects are counted.
+OnceTask on a real Celery worker: messages are delivered twice, attempts fail, effects are counted.
 
 The worker imports this module for its application: addresses come from the environment (TEST_BROKER, TEST_RESULTS,
 TEST_DATABASE).
@@ -44,7 +44,7 @@ def make_app(broker: str, results: str, dsn: str) -> Any:
     auto = {**options, "autoretry_for": (ValueError, IntegrityError), "retry_kwargs": {"countdown": 0}}
     app.task(name="bill", **options)(bill)
     app.task(name="note", bind=True, shared=False)(note)
-    app.task(name="give_up", **options)(give_up)
+    app.task(name="fail", **options)(fail)
     app.task(name="try_again", **options)(try_again)
     app.task(name="fail_at_commit", **auto)(fail_at_commit)
     app.task(name="ship", **{**auto, "inbox_database": "default", "inbox_consumer": "shipping"})(ship)
@@ -52,7 +52,7 @@ def make_app(broker: str, results: str, dsn: str) -> Any:
 
 
 def count_run(task: Any) -> None:
-    """Where no rollback undoes it."""
+    """Count in Redis, where a rollback does not undo it."""
     task.app.backend.client.incr(f"runs of {task.name}")
 
 
@@ -63,13 +63,13 @@ def bill(self: Any, number: int) -> int:
 
 
 def note(self: Any, number: int) -> None:
-    """Not a OnceTask: called by its callers' callers as often as Celery does."""
+    """Not a OnceTask: runs as often as Celery calls it."""
     count_run(self)
 
 
-def give_up(self: Any) -> None:
+def fail(self: Any) -> None:
     count_run(self)
-    self.inbox_handle.execute(text(INSERT), {"task": "give_up", "attempt": 0})
+    self.inbox_handle.execute(text(INSERT), {"task": "fail", "attempt": 0})
     raise KeyError("no")
 
 
@@ -98,7 +98,7 @@ def ship(self: Any) -> None:
 
 if "TEST_DATABASE" in os.environ:
     worker_database = django_connection(os.environ["TEST_DATABASE"])
-    worker_database.__enter__()  # and never left, as long as the worker lives
+    worker_database.__enter__()  # stays entered until the worker ends
     app = make_app(os.environ["TEST_BROKER"], os.environ["TEST_RESULTS"], os.environ["TEST_DATABASE"])
 
 
@@ -106,7 +106,7 @@ if "TEST_DATABASE" in os.environ:
 def client(
     redis_broker: Broker, valkey_server: SharedValkey, database: Database, run_service: RunService
 ) -> Iterator[Any]:
-    """The application, with a worker that is ready."""
+    """The Celery application, with a running worker."""
     process = re.search(r"\d+$", os.environ.get("PYTEST_XDIST_WORKER", ""))
     results = urlsplit(valkey_server.url)._replace(path=f"/{8 + (int(process[0]) if process else 0) % 8}").geturl()
     with database.connect() as connection:
@@ -133,7 +133,7 @@ def runs(app: Any, *names: str) -> list[int]:
 def test_a_task_that_is_delivered_again_is_skipped_and_a_failed_attempt_is_repeated(
     client: Any, database: Database
 ) -> None:
-    names = ("bill", "note", "give_up", "try_again", "fail_at_commit", "ship")
+    names = ("bill", "note", "fail", "try_again", "fail_at_commit", "ship")
     ids = {name: str(uuid4()) if name != "bill" else "any text" for name in names}
 
     def deliver_everything() -> None:
@@ -144,7 +144,7 @@ def test_a_task_that_is_delivered_again_is_skipped_and_a_failed_attempt_is_repea
             client.tasks[name].apply_async(task_id=ids[name])
 
     def wait_until_idle() -> None:
-        # The pool is solo: all that was sent before is dealt with by the first, and what that led to by the second.
+        # The pool is solo: the first ends after everything sent before it, the second after the messages these caused.
         for _ in range(2):
             client.tasks["note"].apply_async((0,)).get(timeout=SECONDS)
 
@@ -156,7 +156,7 @@ def test_a_task_that_is_delivered_again_is_skipped_and_a_failed_attempt_is_repea
         assert runs(client, *names) == [2, 3, 1, 2, 2, 2]
         deliver_everything()
         wait_until_idle()
-        # Nothing but the task that gave up ran again, and the chain did not go on a second time.
+        # Only the task that failed ran again, and the chain did not continue a second time.
         assert runs(client, *names) == [2, 5, 2, 2, 2, 2]
         assert query(connection, "SELECT task, attempt FROM effect ORDER BY 1, 2") == applied
         found = query(connection, "SELECT consumer, event_id FROM outbox_inbox ORDER BY 1, 2")
@@ -191,7 +191,7 @@ def test_a_task_that_was_not_delivered_runs_in_a_transaction_without_a_mark(data
         assert query(connection, "SELECT event_id FROM outbox_inbox") == []
 
 
-def test_a_task_says_what_it_lacks_and_what_would_lose_an_effect() -> None:
+def test_a_missing_database_and_retry_without_throw_are_refused() -> None:
     def work() -> None: ...
 
     task = Celery("once", set_as_current=False).task(name="work", base=OnceTask, shared=False)(work)

@@ -1,4 +1,4 @@
-"""Transactions for workers: whatever reaches an application's database opens one, commits it or rolls it back."""
+"""open_transaction with every kind of database: commits at the end, rolls back on an exception."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ class Oops(Exception):
     pass
 
 
-def having(make: Callable[[str], Any]) -> MakeDatabase:
-    """A database that needs no closing."""
+def without_closing(make: Callable[[str], Any]) -> MakeDatabase:
+    """A database that does not have to be closed."""
 
     @asynccontextmanager
     async def made(dsn: str) -> AsyncIterator[Any]:
@@ -81,18 +81,18 @@ def async_engine(dsn: str) -> Any:
     return create_async_engine(url_for(dsn, "asyncpg"), poolclass=NullPool)
 
 
-# How it is made, and whether a function's connection is asynchronous; everything else tells by itself.
+# How to make it, and whether a function's connection is asynchronous; for all others is_async\(\) knows.
 DATABASES: dict[str, tuple[MakeDatabase, bool | None]] = {
     "psycopg pool": (pool, None),
     "psycopg pool, autocommit, by a function": (autocommit_pool_as_a_function, False),
     "psycopg async pool": (async_pool, None),
-    "psycopg function": (having(lambda dsn: lambda: psycopg.connect(dsn)), False),
-    "psycopg async function": (having(lambda dsn: lambda: psycopg.AsyncConnection.connect(dsn)), True),
+    "psycopg function": (without_closing(lambda dsn: lambda: psycopg.connect(dsn)), False),
+    "psycopg async function": (without_closing(lambda dsn: lambda: psycopg.AsyncConnection.connect(dsn)), True),
     "asyncpg pool": (asyncpg_pool, None),
-    "sqlalchemy sessionmaker": (having(lambda dsn: sessionmaker(engine(dsn))), None),
-    "sqlalchemy engine": (having(engine), None),
-    "sqlalchemy async_sessionmaker": (having(lambda dsn: async_sessionmaker(async_engine(dsn))), None),
-    "sqlalchemy async engine": (having(async_engine), None),
+    "sqlalchemy sessionmaker": (without_closing(lambda dsn: sessionmaker(engine(dsn))), None),
+    "sqlalchemy engine": (without_closing(engine), None),
+    "sqlalchemy async_sessionmaker": (without_closing(lambda dsn: async_sessionmaker(async_engine(dsn))), None),
+    "sqlalchemy async engine": (without_closing(async_engine), None),
     "django alias": (django_alias, None),
 }
 
@@ -141,10 +141,10 @@ def test_a_function_that_opens_the_wrong_kind_of_connection_is_refused(scratch: 
             pass
 
     opened: list[Any] = []
-    with pytest.raises(TypeError, match=r"is asynchronous or no connection: write `async with`"):
+    with pytest.raises(TypeError, match=r"is asynchronous or not a connection: write `async with`"):
         open_transaction(lambda: psycopg.AsyncConnection.connect(scratch.dsn)).__enter__()
     with pytest.raises(TypeError, match=r"psycopg.Connection is synchronous: write `with`, in a plain function"):
         asyncio.run(enter())
-    with pytest.raises(TypeError, match="is not what was to be opened"):
+    with pytest.raises(TypeError, match="is not a connection of the accepted kinds"):
         open_transaction(opens_psycopg2).__enter__()
     opened[0].close()

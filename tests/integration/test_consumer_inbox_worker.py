@@ -1,4 +1,4 @@
-"""`@consume(..., inbox=True)`: the worker opens the transaction, and a message that comes again is skipped."""
+"""`@consume(..., inbox=True)`: the worker opens the transaction, and a redelivered message is skipped."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_an_async_handler_gets_the_connection_and_its_effects_happen_once(work: 
         await connection.execute("INSERT INTO effect VALUES (%s)", [event_id])
         await outbox.publish(connection, "order.billed", {}, aggregate="order:1")
         if event_id == SECOND and attempt == 1:
-            raise ValueError("undone, and tried again")
+            raise ValueError("rolled back, and retried")
 
     with database.connect() as connection:
         connection.execute("CREATE TABLE effect (event_id uuid)")
@@ -42,7 +42,7 @@ def test_an_async_handler_gets_the_connection_and_its_effects_happen_once(work: 
         effects = connection.execute("SELECT event_id::text FROM effect ORDER BY 1").fetchall()
         published = connection.execute("SELECT headers->'tracking_ids' FROM outbox ORDER BY id").fetchall()
     assert effects == [(FIRST,), (SECOND,)]
-    # What the handler published is part of the same transaction, and carries the chain on.
+    # The handler's messages are part of the same transaction and continue the tracking chain.
     assert [chain[:-1] for (chain,) in published] == [["start", FIRST], [SECOND]]
     assert work.broker.depth(work.dead_letters) == 0
 
@@ -63,7 +63,7 @@ def test_a_plain_handler_gets_the_session(work: Work, database: Database) -> Non
     engine.dispose()
 
 
-def test_a_message_without_an_id_cannot_be_applied_once_and_is_a_dead_letter(work: Work, database: Database) -> None:
+def test_a_message_without_an_id_is_buried_if_the_consumer_uses_the_inbox(work: Work, database: Database) -> None:
     def apply(body: Any) -> None:
         raise AssertionError("it must not be called")
 

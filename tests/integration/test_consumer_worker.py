@@ -1,4 +1,4 @@
-"""A worker at a real broker: what is acknowledged, what comes back, and what goes to the dead letters."""
+"""A worker at a real broker: acknowledgements, retries, requeued messages and dead letters."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Order(BaseModel):
     number: int
 
 
-def test_handlers_get_what_their_signature_asks_for(work: Work) -> None:
+def test_handlers_receive_the_arguments_of_their_signature(work: Work) -> None:
     seen: list[Any] = []
     exchange = work.broker.declare_exchange(type="topic")
 
@@ -50,7 +50,7 @@ def test_handlers_get_what_their_signature_asks_for(work: Work) -> None:
     assert work.broker.depth(work.queue) == 0
 
 
-def test_a_failed_message_waits_in_the_broker_and_comes_back_to_its_own_queue_alone(work: Work) -> None:
+def test_a_failed_message_waits_in_the_broker_and_returns_to_its_own_queue_alone(work: Work) -> None:
     seen: list[tuple[int, str, Any]] = []
     others: list[int] = []
     exchange = work.broker.declare_exchange(type="topic")
@@ -85,7 +85,7 @@ def test_a_failed_message_waits_in_the_broker_and_comes_back_to_its_own_queue_al
     assert work.broker.depth(work.dead_letters) == 0
 
 
-def test_dead_letters_say_why_and_keep_the_message_as_it_was(work: Work) -> None:
+def test_dead_letters_have_a_reason_and_keep_the_original_message(work: Work) -> None:
     def decide(order: Order, headers: dict[str, Any]) -> None:
         if order.number == 1:
             raise Reject("no such customer")
@@ -93,20 +93,20 @@ def test_dead_letters_say_why_and_keep_the_message_as_it_was(work: Work) -> None
 
     with work.worker(Consumer(decide, queue=work.queue, retry_delays=("50ms",))):
         work.publish(b'{"number": 1}', message_id="rejected", headers={"kept": "yes"}, correlation_id="c", priority=3)
-        work.publish(b'{"number": 2}', message_id="given up")
+        work.publish(b'{"number": 2}', message_id="failing")
         work.publish(b'{"number": "secret"}', message_id="invalid")
         work.publish(b"{", message_id="no json")
         letters = {letter.message_id: letter for letter in work.broker.get_all(work.dead_letters, 4, 30)}
         work.wait_until_processed("max attempts")
     assert {name: letter.headers[REASON] for name, letter in letters.items()} == {
         "rejected": "rejected",
-        "given up": "max attempts",
+        "failing": "max attempts",
         "invalid": "undecodable",
         "no json": "undecodable",
     }
     assert letters["rejected"].headers[ERROR] == "no such customer"
-    assert letters["given up"].headers[ERROR] == "ValueError: broken pipe"
-    assert letters["given up"].headers[ATTEMPT] == 2
+    assert letters["failing"].headers[ERROR] == "ValueError: broken pipe"
+    assert letters["failing"].headers[ATTEMPT] == 2
     assert "number: " in letters["invalid"].headers[ERROR]
     assert "secret" not in letters["invalid"].headers[ERROR]
     rejected = letters["rejected"]
@@ -118,7 +118,7 @@ def test_dead_letters_say_why_and_keep_the_message_as_it_was(work: Work) -> None
     assert work.broker.depth(work.queue) == 0
 
 
-def test_a_message_is_not_tried_again_after_its_expiry(work: Work) -> None:
+def test_a_message_is_not_retried_after_its_expiry(work: Work) -> None:
     attempts: list[str] = []
 
     def fail(event_id: str) -> None:
@@ -128,7 +128,7 @@ def test_a_message_is_not_tried_again_after_its_expiry(work: Work) -> None:
     with work.worker(Consumer(fail, queue=work.queue, retry_delays=("100ms", "1m"))):
         work.publish(message_id="short", expiration=30)
         (letter,) = work.broker.get_all(work.dead_letters, 1, 30)
-    # It came back from the first delay, with what is left of its time; the second delay is longer than that.
+    # It returned from the first delay with the rest of its time to live; the second delay is longer than that.
     assert attempts == ["short", "short"]
     assert letter.headers[REASON] == "expired"
     assert letter.headers[ATTEMPT] == 2
@@ -156,7 +156,7 @@ def test_a_message_that_expires_while_it_waits_for_a_thread_is_not_handled(work:
     assert (letter.message_id, letter.headers[REASON]) == ("late", "expired")
 
 
-def test_what_was_not_begun_goes_back_at_the_end_and_what_was_is_finished(work: Work) -> None:
+def test_on_stop_running_handlers_finish_and_other_messages_are_requeued(work: Work) -> None:
     began, release = threading.Event(), threading.Event()
     handled: list[str] = []
 
@@ -171,14 +171,14 @@ def test_what_was_not_begun_goes_back_at_the_end_and_what_was_is_finished(work: 
         assert began.wait(30)
         received = "outbox_consumer_received_total"
         wait_for(lambda: work.count(received, consumer=work.queue) == 5, message="not all are received")
-        assert worker.status()["in_hand"] == 5
+        assert worker.status()["unfinished"] == 5
         threading.Timer(0.2, release.set).start()
     assert handled == ["0"]
     assert work.processed("requeued") == 4
     assert [message.message_id for message in work.broker.get_all(work.queue, 4)] == ["1", "2", "3", "4"]
 
 
-def test_a_handler_that_does_not_return_is_abandoned_and_its_message_comes_again(work: Work) -> None:
+def test_a_handler_that_does_not_return_is_abandoned_and_its_message_is_redelivered(work: Work) -> None:
     began, release = threading.Event(), threading.Event()
 
     def stuck() -> None:
@@ -204,7 +204,7 @@ def test_a_handler_that_does_not_return_is_abandoned_and_its_message_comes_again
     release.set()
 
 
-def test_a_deleted_queue_is_made_again_and_consumed(work: Work) -> None:
+def test_a_deleted_queue_is_declared_again_and_consumed(work: Work) -> None:
     handled: list[str] = []
 
     async def note(event_id: str) -> None:
@@ -214,13 +214,13 @@ def test_a_deleted_queue_is_made_again_and_consumed(work: Work) -> None:
         work.publish(message_id="before")
         work.wait_until_processed("done")
         work.broker.delete_queue(work.queue)
-        wait_for(lambda: _depth(work) is not None, deadline_seconds=60, message="the queue is not made again")
+        wait_for(lambda: _depth(work) is not None, deadline_seconds=60, message="the queue is not declared again")
         work.publish(message_id="after")
         work.wait_until_processed("done", 2)
     assert handled == ["before", "after"]
 
 
-def test_what_comes_back_to_a_queue_that_is_gone_is_kept(work: Work) -> None:
+def test_a_retry_whose_queue_was_deleted_is_kept(work: Work) -> None:
     async def fail() -> None:
         raise ValueError("no")
 
@@ -229,11 +229,11 @@ def test_what_comes_back_to_a_queue_that_is_gone_is_kept(work: Work) -> None:
         work.wait_until_processed("retried")
     work.broker.delete_queue(work.queue)
 
-    def came_back() -> list[str | None]:
-        kept = work.broker.take_what_is_there("outrider.unreturned")  # where others' messages may be, too
+    def returned() -> list[str | None]:
+        kept = work.broker.take_what_is_there("outrider.unreturned")  # may hold messages of other tests too
         return [message.message_id for message in kept if message.routing_key == work.queue]
 
-    assert wait_for(came_back, deadline_seconds=60, message="it is lost") == ["lost?"]
+    assert wait_for(returned, deadline_seconds=60, message="it is lost") == ["lost?"]
 
 
 def test_a_queue_that_exists_with_other_arguments_is_named(work: Work) -> None:
@@ -241,7 +241,7 @@ def test_a_queue_that_exists_with_other_arguments_is_named(work: Work) -> None:
 
     work.broker.declare_queue(work.queue)
     with (
-        pytest.raises(BrokerError, match=f"queue {work.queue} exists and is different"),
+        pytest.raises(BrokerError, match=f"queue {work.queue} exists with other arguments"),
         work.worker(Consumer(note, queue=work.queue)),
     ):
         pass
@@ -256,9 +256,7 @@ def _depth(work: Work) -> int | None:
         return None
 
 
-def test_a_message_that_our_own_code_fails_on_is_given_back_and_comes_again(
-    work: Work, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_message_that_hits_a_bug_of_the_worker_is_redelivered(work: Work, monkeypatch: pytest.MonkeyPatch) -> None:
     failed = threading.Event()
 
     def fail_once(received: Any, now: float) -> Delivery:
@@ -278,7 +276,7 @@ def test_a_message_that_our_own_code_fails_on_is_given_back_and_comes_again(
     assert work.broker.depth(work.queue) == 0
 
 
-def test_a_message_that_cannot_be_handed_on_is_not_acknowledged(work: Work) -> None:
+def test_a_message_that_cannot_be_forwarded_is_not_acknowledged(work: Work) -> None:
     attempts: list[int] = []
 
     def fail_at_first(attempt: int) -> None:
@@ -291,6 +289,6 @@ def test_a_message_that_cannot_be_handed_on_is_not_acknowledged(work: Work) -> N
             channel.exchange_delete("outrider.delay.123ms")
         work.publish(message_id="e")
         work.wait_until_processed("done")
-    # The delay was gone: the message went back, the worker made the delay again, and the attempt was not spent.
+    # The delay exchange was missing: the message was requeued, the exchange declared again, and no attempt spent.
     assert attempts == [1, 1, 2]
     assert work.processed("retried") == 1

@@ -1,5 +1,5 @@
 """
-The files of deploy/ and the handbook: they fit their formats, this project's commands and settings, and each other.
+The files of deploy/ and the operations manual match their formats, the commands and settings, and each other.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ from outrider.cli import outrider
 from outrider.embedded import RabbitMQ
 from outrider.failures import POLICIES
 from outrider.retry_scheduler.__main__ import command as scheduler
-from outrider.settings.models import KNOWN_SETTINGS, RelaySettings
+from outrider.settings.loading import KNOWN_SETTINGS
+from outrider.settings.relay import RelaySettings
 from outrider.telemetry.metrics import CATALOGUE
 from tests.fixtures.broker import Broker
 from tests.fixtures.promtool import MISSING, find_promtool
@@ -67,7 +68,7 @@ def settings_of(names: Iterator[str] | list[str] | dict[str, Any]) -> set[str]:
 
 
 @pytest.mark.parametrize("version", KUBERNETES_VERSIONS)
-def test_the_manifests_are_what_kubernetes_accepts(version: str) -> None:
+def test_kubernetes_accepts_the_manifests(version: str) -> None:
     validator = pytest.importorskip("kubernetes_validate", reason="pip install kubernetes-validate")
     for each in [*kubernetes_objects(), *documents(KUBERNETES / "secret.example.yaml")]:
         validator.validate(each, version, strict=True)
@@ -108,7 +109,7 @@ def test_the_manifests_refer_to_each_other_to_our_commands_and_to_our_settings()
     assert objects["Deployment", "outbox-relay"]["spec"]["replicas"] == 2
 
 
-def test_no_container_has_more_rights_than_it_needs() -> None:
+def test_containers_run_without_root_and_without_capabilities() -> None:
     for _, template in pod_templates():
         assert template["spec"]["securityContext"]["runAsNonRoot"] is True
         for container in template["spec"]["containers"]:
@@ -117,17 +118,17 @@ def test_no_container_has_more_rights_than_it_needs() -> None:
             assert rights["capabilities"]["drop"] == ["ALL"]
 
 
-def test_everybody_waits_longer_than_a_drain_before_killing() -> None:
+def test_every_stop_timeout_is_longer_than_a_drain() -> None:
     drain = RelaySettings.model_fields["shutdown_timeout_seconds"].default
-    patience = [re.findall(r"TimeoutStopSec=(\d+)", unit.read_text()) for unit in DEPLOY.glob("systemd/*.service")]
-    patience.append([documents(COMPOSE)[0]["x-outrider"]["stop_grace_period"].rstrip("s")])
-    patience += [
+    timeouts = [re.findall(r"TimeoutStopSec=(\d+)", unit.read_text()) for unit in DEPLOY.glob("systemd/*.service")]
+    timeouts.append([documents(COMPOSE)[0]["x-outrider"]["stop_grace_period"].rstrip("s")])
+    timeouts += [
         [template["spec"]["terminationGracePeriodSeconds"]]
         for owner, template in pod_templates()
         if owner["kind"] == "Deployment"
     ]
-    assert len(patience) == 5
-    assert all(int(seconds) > drain for (seconds,) in patience)
+    assert len(timeouts) == 5
+    assert all(int(seconds) > drain for (seconds,) in timeouts)
 
 
 # -- Docker and compose -----------------------------------------------------------------------------------------------
@@ -135,14 +136,14 @@ def test_everybody_waits_longer_than_a_drain_before_killing() -> None:
 
 def test_the_image_is_built_from_files_that_exist_and_does_not_run_as_root() -> None:
     lines = (DEPLOY / "Dockerfile").read_text().splitlines()
-    admitted = {line[1:] for line in (DEPLOY / "Dockerfile.dockerignore").read_text().splitlines() if line[:1] == "!"}
+    allowed = {line[1:] for line in (DEPLOY / "Dockerfile.dockerignore").read_text().splitlines() if line[:1] == "!"}
     copied = {
         source for line in lines if line.startswith("COPY ") and "--from" not in line for source in line.split()[1:-1]
     }
-    assert copied == admitted
+    assert copied == allowed
     assert all((ROOT / source).exists() for source in copied)
-    packages = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]["targets"]["wheel"]
-    assert {*packages["packages"], *packages["force-include"]} <= copied
+    linked = {entry.resolve().name for entry in (ROOT / "outrider").iterdir() if entry.is_symlink()}
+    assert {"outrider", *linked} <= copied
     last = lines[max(index for index, line in enumerate(lines) if line.startswith("FROM ")) :]
     (user,) = (line.split()[1] for line in last if line.startswith("USER "))
     assert int(user) > 0
@@ -165,7 +166,7 @@ def test_the_compose_file_names_services_files_commands_and_settings_that_exist(
             assert settings_of(service["environment"]) <= KNOWN_SETTINGS
             assert (COMPOSE.parent / service["build"]["context"] / service["build"]["dockerfile"]).exists()
         for port in service.get("ports", []):
-            assert port.startswith("127.0.0.1:"), "what is published must not leave the machine"
+            assert port.startswith("127.0.0.1:"), "ports must be published on loopback only"
     arguments = services["postgres"]["command"]
     assert "wal_level=logical" in arguments
     assert any(argument.startswith("max_slot_wal_keep_size=") for argument in arguments)
@@ -197,7 +198,7 @@ def test_the_alerts_pass_their_own_tests_and_the_dashboard_is_promql(tmp_path: P
         assert ran.returncode == 0, ran.stdout + ran.stderr
 
 
-def test_every_alert_leads_to_a_section_of_the_handbook_and_is_tested() -> None:
+def test_every_alert_has_a_test_and_a_section_in_the_operations_manual() -> None:
     headings = re.findall(r"^#+ (.+)$", (ROOT / "docs/operations.md").read_text(), re.MULTILINE)
     anchors = {re.sub(r"[^a-z0-9 -]", "", heading.lower()).replace(" ", "-") for heading in headings}
     rules = [rule for group in documents(ALERTS)[0]["groups"] for rule in group["rules"]]
@@ -231,7 +232,7 @@ def test_the_debezium_connector_names_columns_that_exist_and_has_a_slot_of_its_o
 
 
 def terraform() -> dict[str, Any]:
-    """The blocks of all files, by `type.name`; what the parser quotes is unquoted."""
+    """The blocks of all files by `type.name`, without the parser's quotes."""
     blocks: dict[str, Any] = {}
     for file in sorted((DEPLOY / "terraform/rabbitmq").glob("*.tf")):
         with file.open() as opened:
@@ -249,7 +250,7 @@ def pattern(*names: str) -> str:
 
 
 def add_user(server: RabbitMQ, vhost: str, *, configure: str, write: str, read: str) -> str:
-    """A user with these permissions and no tags; the URL to connect as it. One call: each starts an Erlang machine."""
+    """A user with these permissions and no tags; the URL to connect as it. One call: each starts an Erlang VM."""
     name = f"user-{uuid.uuid4().hex[:10]}"
     permissions = ", ".join("<<" + json.dumps(each) + ">>" for each in (configure, write, read))
     server.ctl(
@@ -260,7 +261,7 @@ def add_user(server: RabbitMQ, vhost: str, *, configure: str, write: str, read: 
     return f"amqp://{name}:secret@127.0.0.1:{server.port}/{vhost}"
 
 
-def test_users_of_the_terraform_module_do_their_work_and_can_do_nothing_else(
+def test_users_of_the_terraform_module_have_exactly_the_permissions_they_need(
     stage: Stage, rabbit_vhost: Broker, rabbitmq_server: SharedRabbitMQ
 ) -> None:
     blocks = terraform()
@@ -284,7 +285,7 @@ def test_users_of_the_terraform_module_do_their_work_and_can_do_nothing_else(
     stage.start_relay(url, max_attempts=1)
     (delivered,) = stage.insert("order.paid", exchange="shop.events")
     refused = {
-        "unroutable": stage.insert("nobody.listens", exchange="shop.events"),
+        "unroutable": stage.insert("no.binding", exchange="shop.events"),
         "default exchange": stage.insert(queue),
         "declares": stage.insert("order.paid", exchange="shop.events", declarations=json.dumps([{"name": "new"}])),
     }
@@ -310,21 +311,21 @@ def test_users_of_the_terraform_module_do_their_work_and_can_do_nothing_else(
         channel.basic_get(queue)
 
 
-# -- The handbook -----------------------------------------------------------------------------------------------------
+# -- Operations manual-------------------------------------------------------------------------------------------------
 
-HANDBOOK = ROOT / "docs/operations.md"
+MANUAL = ROOT / "docs/operations.md"
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *sorted(DEPLOY.rglob("*.md"))]
 CODE = re.compile(r"^```.*?^```|`[^`\n]+`", re.MULTILINE | re.DOTALL)
 
 
 def rows_of(section: str) -> list[list[str]]:
-    """The cells of a section's first table, without its head."""
-    text = HANDBOOK.read_text().split(f"\n## {section}\n")[1].split("\n## ")[0]
+    """The cells of a section's first table, without its header."""
+    text = MANUAL.read_text().split(f"\n## {section}\n")[1].split("\n## ")[0]
     lines = re.findall(r"(?:^\|.*\n)+", text, re.MULTILINE)[0].splitlines()
     return [[cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]] for line in lines[2:]]
 
 
-def test_the_handbook_lists_every_metric_with_its_labels_and_every_error_with_its_kind() -> None:
+def test_the_manual_lists_every_metric_with_its_labels_and_every_error_with_its_kind() -> None:
     metrics = {name.strip("`"): tuple(re.findall(r"\w+", labels)) for name, labels, *_ in rows_of("Metrics")}
     assert metrics == {spec.name: spec.labels for spec in CATALOGUE}
     errors = {name.strip("`"): kind for name, kind, _ in rows_of("Errors")}
@@ -332,7 +333,7 @@ def test_the_handbook_lists_every_metric_with_its_labels_and_every_error_with_it
 
 
 def commands_in(page: Path) -> Iterator[list[str]]:
-    """Every command of ours that the page shows, as its words."""
+    """Every command of this project on the page, as a list of words."""
     for code in CODE.findall(page.read_text()):
         for line in code.strip("`").splitlines():
             text = line.removeprefix("$ ").partition(" # ")[0].replace("[", "").replace("]", "")
@@ -343,7 +344,7 @@ def commands_in(page: Path) -> Iterator[list[str]]:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_every_command_that_a_page_shows_exists_with_its_flags_and_helps(page: Path) -> None:
+def test_every_command_on_a_page_exists_with_its_flags_and_has_help(page: Path) -> None:
     programs: dict[str, click.Command] = {
         "outrider": outrider,
         "cdc-relay": relay_command,
@@ -363,8 +364,10 @@ def test_every_command_that_a_page_shows_exists_with_its_flags_and_helps(page: P
         assert helped.exit_code == 0, helped.output
 
 
-def test_what_kbairaks_outbox_has_not_sent_moves_with_the_sql_of_the_handbook(stage: Stage, rabbit: Broker) -> None:
-    # Its table, as far as the statement knows it.
+def test_unsent_messages_of_kbairaks_outbox_can_be_moved_with_the_sql_of_the_manual(
+    stage: Stage, rabbit: Broker
+) -> None:
+    # The columns of its table that the statement uses.
     stage.connection.execute(
         "CREATE TABLE outbox_table (id serial PRIMARY KEY, routing_key text, body bytea, tracking_ids json,"
         " created_at timestamptz DEFAULT now(), expiration interval, send_after timestamptz, sent_at timestamptz)"
@@ -376,7 +379,7 @@ def test_what_kbairaks_outbox_has_not_sent_moves_with_the_sql_of_the_handbook(st
         " ('user.created', '{\"id\": 3}', '[\"c\"]', NULL, now() + interval '1 day', NULL),"
         " ('user.created', '{\"id\": 4}', '[\"d\"]', NULL, now(), now())"
     )
-    (statements,) = re.findall(r"```sql\n(.*?)```", HANDBOOK.read_text().split("### Moving from kbairak")[1], re.DOTALL)
+    (statements,) = re.findall(r"```sql\n(.*?)```", MANUAL.read_text().split("### Moving from kbairak")[1], re.DOTALL)
     exchange = rabbit.declare_exchange(type="topic")
     queue = rabbit.declare_queue()
     rabbit.bind(queue, exchange, "user.*")

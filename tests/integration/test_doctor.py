@@ -1,4 +1,4 @@
-"""Every failure and warning that the doctor knows and that can be had here, produced for real."""
+"""The doctor's failures and warnings, each produced on a real server."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from tests.fixtures.stage import Stage
 from tests.fixtures.waiting import wait_for
 
 
-def findings(dsn: str, questions: DoctorOptions | None = None, **settings: Any) -> list[Finding]:
-    return list(examine(DoctorSettings(database_url=dsn, **settings), questions or DoctorOptions()))  # type: ignore[arg-type]
+def findings(dsn: str, options: DoctorOptions | None = None, **settings: Any) -> list[Finding]:
+    return list(examine(DoctorSettings(database_url=dsn, **settings), options or DoctorOptions()))  # type: ignore[arg-type]
 
 
-def examined(stage: Stage, questions: DoctorOptions | None = None, **settings: Any) -> list[Finding]:
+def examined(stage: Stage, options: DoctorOptions | None = None, **settings: Any) -> list[Finding]:
     given = {"slot": stage.slot, "publication": stage.publication, **settings}
-    return findings(stage.database.dsn, questions, **given)
+    return findings(stage.database.dsn, options, **given)
 
 
 def line(found: Sequence[Finding], check: str, level: str = "failed") -> str:
@@ -70,8 +70,8 @@ def login(database: Database) -> Iterator[Callable[..., str]]:
             connection.execute(sql.SQL("DROP ROLE {}").format(sql.Identifier(name)))
 
 
-def test_a_database_without_an_outbox_fails_where_it_must_and_says_how_to_begin(bare_stage: Stage) -> None:
-    found = examined(bare_stage, outbox_schema="nowhere")
+def test_a_database_without_an_outbox_fails_and_names_outrider_setup(bare_stage: Stage) -> None:
+    found = examined(bare_stage, outrider_schema="nowhere")
     assert "no outbox in nowhere; run `outrider setup`" in line(found, "migrations")
     assert "there is no publication outbox; run `outrider setup`" in line(found, "publication")
     assert f"there is no slot {bare_stage.slot}; run `outrider setup`" in line(found, "slot")
@@ -85,10 +85,12 @@ def test_what_is_wrong_with_publication_slot_and_handover(stage: Stage) -> None:
         "ALTER TABLE outbox ALTER COLUMN next_attempt_at SET DEFAULT clock_timestamp() + interval '5 s'",
     )
     found = examined(stage, replication_url=stage.database.server_url)
-    assert "does not publish inserts only; run `outrider setup`" in line(found, "publication")
-    assert "was made or changed after slot" in line(found, "publication before slot", "warning")
-    assert "new rows are the relay's for 5 s, not longer than send_timeout_seconds (10)" in line(found, "handover")
-    assert "no relay reads from slot" in line(found, "relay", "warning")
+    assert "must publish inserts and nothing else; run `outrider setup`" in line(found, "publication")
+    assert "was created or changed after slot" in line(found, "publication before slot", "warning")
+    assert "handed over to the scheduler after 5 s, which must be longer than send_timeout_seconds (10)" in line(
+        found, "handover"
+    )
+    assert "no relay reads slot" in line(found, "relay", "warning")
     assert "keeps WAL until the disk is full" in line(found, "max_slot_wal_keep_size", "warning")
     assert f"leads to the database postgres, database_url to {stage.database.name}" in line(
         found, "replication connection"
@@ -120,7 +122,7 @@ def test_what_is_wrong_with_the_tables(stage: Stage) -> None:
     )
     with stage.database.connect(autocommit=False, application_name="sleepy") as sleepy:
         sleepy.execute("CREATE TABLE mine ()")
-        with stage.database.connect() as connection:  # statistics are told when a session ends
+        with stage.database.connect() as connection:  # statistics are written when a session ends
             insert_rows(connection, 60_000)
             connection.execute("DELETE FROM outbox")
         found = examined(stage, DoctorOptions(longest_transaction_seconds=0))
@@ -135,26 +137,26 @@ def test_what_is_wrong_with_the_tables(stage: Stage) -> None:
             "ALTER TABLE outbox RESET (autovacuum_enabled)",
         )
         found = examined(stage)
-        assert "has 999, this version knows" in line(found, "migrations")
+        assert "has migration 999, this version knows" in line(found, "migrations")
         assert "60,000 dead rows in the outbox: autovacuum does not keep up" in line(found, "vacuum", "warning")
         assert line(found, "oldest transaction", "ok")
 
 
-def test_rows_wait_and_nobody_lives(stage: Stage) -> None:
+def test_due_rows_without_a_scheduler_and_stale_workers_are_warnings(stage: Stage) -> None:
     insert_rows(stage.connection, 3, due_in="-5 minutes")
     found = examined(stage)
     waiting = line(found, "scheduler", "warning")
-    assert "3 rows are due, for 5 min at most, and no scheduler lives; start retry-scheduler" in waiting
+    assert "3 rows are due, the oldest for 5 min, and no scheduler is running; start retry-scheduler" in waiting
     insert = "INSERT INTO outbox_worker (kind, name, role, version, host, pid, last_seen_at) VALUES "
     execute(stage.database, insert + "('scheduler', 'dead', 'active', '1', 'h', 1, now() - interval '1 hour')")
     found = examined(stage)
-    assert "no scheduler lives" in line(found, "scheduler", "warning")
+    assert "no scheduler is running" in line(found, "scheduler", "warning")
     assert "not seen lately: scheduler dead on h (60 min)" in line(found, "workers", "warning")
     execute(stage.database, insert + "('scheduler', 'new', 'active', '1', 'h', 1, now())")
-    assert "though 1 live" in line(examined(stage), "scheduler", "warning")
+    assert "although schedulers are running (1)" in line(examined(stage), "scheduler", "warning")
 
 
-def test_grants_are_compared_with_what_each_job_takes(stage: Stage) -> None:
+def test_grants_are_compared_with_those_that_each_job_needs(stage: Stage) -> None:
     jobs = ("producer", "relay", "scheduler", "consumer", "observer")
     names = {job: f"{job}_{uuid.uuid4().hex[:8]}" for job in jobs}
     stage.connection.execute(script("roles.sql", schema="public", **names))
@@ -179,15 +181,15 @@ def test_grants_are_compared_with_what_each_job_takes(stage: Stage) -> None:
             stage.connection.execute(sql.SQL("DROP ROLE {}").format(sql.Identifier(name)))
 
 
-def test_a_role_that_may_see_nothing_is_told_so_and_the_rest_is_examined(
+def test_what_a_role_may_not_read_is_a_warning_and_the_rest_is_checked(
     stage: Stage, login: Callable[..., str], rabbit: Broker
 ) -> None:
     execute(stage.database, "REVOKE SELECT ON pg_replication_slots FROM PUBLIC")
     dsn = login()
     found = findings(dsn, slot=stage.slot, broker_url=rabbit.url)
     for check in ("slot", "migrations", "scheduler", "workers"):
-        assert re.search("cannot see it: .*permission denied for", line(found, check, "warning"))
-    assert "cannot see the transactions of" in line(found, "oldest transaction", "warning")
+        assert re.search("could not be checked: .*permission denied for", line(found, check, "warning"))
+    assert "sessions of other roles could not be checked" in line(found, "oldest transaction", "warning")
     assert "has the grants of no job" in line(found, "own grants", "warning")
     assert "has neither the REPLICATION attribute nor rds_replication" in line(found, "replication role")
     assert "permission denied to start WAL sender" in line(found, "replication connection")
@@ -201,20 +203,20 @@ def test_a_role_that_may_see_nothing_is_told_so_and_the_rest_is_examined(
     }
 
 
-def test_the_least_privilege_that_sees_everything_is_the_observers(stage: Stage, login: Callable[..., str]) -> None:
+def test_the_observer_role_can_read_everything(stage: Stage, login: Callable[..., str]) -> None:
     dsn = login("", "GRANT SELECT ON ALL TABLES IN SCHEMA public TO {role}", "GRANT pg_monitor TO {role}")
     found = findings(dsn, slot=stage.slot, replication_url=stage.database.dsn)
-    assert not [finding for finding in found if "cannot see" in finding.found]
+    assert not [finding for finding in found if "could not be checked" in finding.found]
     assert "can act as observer" in line(found, "own grants", "ok")
     assert "failed" not in levels(found).values()
 
 
 def test_what_is_wrong_with_the_broker(stage: Stage, rabbit: Broker) -> None:
-    there = rabbit.declare_exchange()
-    insert_rows(stage.connection, 1, exchange=there)
-    assert f"all there: {there}" in line(examined(stage, broker_url=rabbit.url), "exchanges", "ok")
+    existing = rabbit.declare_exchange()
+    insert_rows(stage.connection, 1, exchange=existing)
+    assert f"all exist: {existing}" in line(examined(stage, broker_url=rabbit.url), "exchanges", "ok")
 
-    missing, own = f"{there}-missing", f"{there}-own"
+    missing, own = f"{existing}-missing", f"{existing}-own"
     insert_rows(stage.connection, 1, exchange=missing)
     declarations = f'[{{"name": "q", "exchange": {{"name": "{own}", "type": "direct"}}, "routing_key": "q"}}]'
     insert_rows(stage.connection, 1, exchange=own, declarations=declarations)
@@ -224,7 +226,7 @@ def test_what_is_wrong_with_the_broker(stage: Stage, rabbit: Broker) -> None:
     assert [level for level, _ in lines] == ["failed", "ok", "failed", "warning"]
     assert "127.0.0.1:1: ConnectionRefused" in lines[0][1]
     assert f"not on the broker: no-such-exchange, {missing}; messages for them are refused" in lines[2][1]
-    assert f"not on the broker yet: {own}; the rows that go there declare them" in lines[3][1]
+    assert f"not on the broker yet: {own}; their messages declare them when they are published" in lines[3][1]
     assert line(found, "confirms", "ok")
 
     parts = urlsplit(rabbit.url)
@@ -235,16 +237,16 @@ def test_what_is_wrong_with_the_broker(stage: Stage, rabbit: Broker) -> None:
     assert "VhostRefused" in line(examined(stage, broker_url=parts._replace(path="/no-such").geturl()), "broker")
 
 
-def test_a_redis_broker_is_reached_and_has_no_exchanges_to_look_for(stage: Stage, redis_broker: Broker) -> None:
+def test_a_redis_broker_is_checked_without_exchanges(stage: Stage, redis_broker: Broker) -> None:
     found = examined(stage, broker_url=redis_broker.url)
     assert "answers" in line(found, "broker", "ok")
     assert "exchanges" not in levels(found)
     parts = urlsplit(redis_broker.url)
-    nobody = examined(stage, broker_url=parts._replace(netloc="127.0.0.1:1").geturl())
-    assert "ConnectionRefused" in line(nobody, "broker")
+    refusing = examined(stage, broker_url=parts._replace(netloc="127.0.0.1:1").geturl())
+    assert "ConnectionRefused" in line(refusing, "broker")
 
 
-def test_a_broker_url_that_is_unusable_is_an_error_before_anything_is_asked() -> None:
+def test_an_unusable_broker_url_is_an_error_before_any_check() -> None:
     settings = DoctorSettings(database_url="dbname=x", broker_url="nix://x")  # type: ignore[arg-type]
     with pytest.raises(SettingsError, match="broker_url"):
         examine(settings, DoctorOptions())
@@ -267,17 +269,17 @@ def test_a_server_without_logical_wal_autovacuum_or_timeout(
     # A connection in physical replication mode is what a standby looks like.
     with psycopg.connect(server.dsn(), replication="true"):
         found = findings(database.dsn, DoctorOptions(longest_transaction_seconds=0))
-    assert "replica, and the relay needs logical; run ALTER SYSTEM" in line(found, "wal_level")
+    assert "replica, but the relay needs logical; run ALTER SYSTEM" in line(found, "wal_level")
     assert "autovacuum is off on this server" in line(found, "vacuum", "warning")
-    assert "never notices that a relay's machine is gone" in line(found, "wal_sender_timeout", "warning")
+    assert "does not notice that the relay's machine is gone" in line(found, "wal_sender_timeout", "warning")
     assert "prepared transaction forgotten has been open" in line(found, "oldest transaction", "warning")
-    assert "1 of 1 WAL senders are taken, and the relay is not connected yet" in line(found, "max_wal_senders")
+    assert "1 of 1 WAL senders are in use, and the relay is not connected yet" in line(found, "max_wal_senders")
     assert "raise max_wal_senders and restart" in line(found, "replication connection")
-    astray = examined(stage, replication_url=database.dsn)
-    assert "replication_url and database_url lead to different servers" in line(astray, "replication connection")
+    other_server = examined(stage, replication_url=database.dsn)
+    assert "replication_url and database_url lead to different servers" in line(other_server, "replication connection")
 
 
-def test_a_slot_that_keeps_too_much_wal_is_lost_and_no_other_is_left(private_postgres: Callable[..., Postgres]) -> None:
+def test_a_slot_that_keeps_too_much_wal_is_a_warning_and_then_lost(private_postgres: Callable[..., Postgres]) -> None:
     server = private_postgres(
         settings={
             "max_slot_wal_keep_size": "64MB",
@@ -296,8 +298,8 @@ def test_a_slot_that_keeps_too_much_wal_is_lost_and_no_other_is_left(private_pos
     with psycopg.connect(server.dsn(), replication="true"):
         found = findings(database.dsn)
     assert "is not a failover slot: after a failover" in line(found, "failover", "warning")
-    assert "1 of 1 replication slots are taken" in line(found, "max_replication_slots", "warning")
-    assert "2 s is short for a relay that reports every 1 s" in line(found, "wal_sender_timeout", "warning")
+    assert "1 of 1 replication slots are in use" in line(found, "max_replication_slots", "warning")
+    assert "2 s is too short for a relay that reports every 1 s" in line(found, "wal_sender_timeout", "warning")
     assert line(found, "max_slot_wal_keep_size", "ok")
     assert line(found, "publication before slot", "ok")
     assert "the relay has none yet" in line(findings(database.dsn, slot="other"), "max_replication_slots")

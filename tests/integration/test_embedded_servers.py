@@ -61,7 +61,7 @@ def shared_memory_ids() -> set[str]:
 
 
 def run_owner(kind: type[EmbeddedServer], action: str) -> subprocess.Popen[str]:
-    """A process that owns a server, says where it lives once `action` is done, and waits."""
+    """A process that starts a server, runs `action`, prints the server's directory and waits."""
     program = f"""
 import signal
 from outrider.embedded import {kind.__name__}
@@ -97,25 +97,25 @@ def test_a_closed_server_leaves_no_process_and_no_file(kind: type[EmbeddedServer
             for kind in (Postgres, Valkey)
             for state, action in (("running", "pass"), ("killed", "server.kill()"), ("suspended", "server.suspend()"))
         ),
-        # Its start takes long, and what is suspended is the hardest to end.
+        # One case only because its start is slow; a suspended server is the hardest to end.
         pytest.param(RabbitMQ, "server.suspend()", id="suspended RabbitMQ", marks=needs_rabbitmq),
     ],
 )
-def test_a_server_dies_with_its_killed_owner(kind: type[EmbeddedServer], action: str) -> None:
+def test_a_server_ends_with_its_killed_owner(kind: type[EmbeddedServer], action: str) -> None:
     with run_owner(kind, action) as owner:
         directory = directory_of(owner)
         assert len(processes_of(directory)) >= 1
         owner.kill()
-    wait_for(lambda: not processes_of(directory), deadline_seconds=60, message="processes are left")
-    wait_for(lambda: not directory.exists(), message="files are left")
+    wait_for(lambda: not processes_of(directory), deadline_seconds=60, message="processes remain")
+    wait_for(lambda: not directory.exists(), message="files remain")
 
 
 @needs_linux
 @pytest.mark.parametrize("kind", [Postgres, Valkey])
-def test_an_interrupted_owner_leaves_nothing(kind: type[EmbeddedServer]) -> None:
+def test_an_interrupted_owner_leaves_no_process_and_no_file(kind: type[EmbeddedServer]) -> None:
     with run_owner(kind, "pass") as owner:
         directory = directory_of(owner)
-        os.killpg(owner.pid, signal.SIGINT)  # as a terminal does it: to the whole group
+        os.killpg(owner.pid, signal.SIGINT)  # to the whole process group, like a terminal
     assert owner.returncode != 0
     assert processes_of(directory) == set()
     assert not directory.exists()
@@ -123,11 +123,11 @@ def test_an_interrupted_owner_leaves_nothing(kind: type[EmbeddedServer]) -> None
 
 @needs_linux
 @every_server
-def test_a_server_dies_with_its_killed_guard(kind: type[EmbeddedServer]) -> None:
+def test_a_server_ends_with_its_killed_guard(kind: type[EmbeddedServer]) -> None:
     server = kind()
     server.start()
     os.kill(server.guard.pid, signal.SIGKILL)
-    wait_for(lambda: not processes_of(server.directory), deadline_seconds=60, message="processes are left")
+    wait_for(lambda: not processes_of(server.directory), deadline_seconds=60, message="processes remain")
     with pytest.raises(EmbeddedServerError, match="guard"):
         server.restart()
     server.close()
@@ -166,7 +166,7 @@ def test_postgres_keeps_its_rows_through_every_kind_of_end() -> None:
 
 
 @pytest.mark.parametrize("version", available_versions())
-def test_every_postgres_version_here_streams_logically(version: int) -> None:
+def test_every_available_postgres_version_has_logical_replication(version: int) -> None:
     with (
         Postgres(version=version, durable=False, settings={"work_mem": "5MB"}) as server,
         psycopg.connect(server.dsn(), autocommit=True) as connection,
@@ -176,12 +176,12 @@ def test_every_postgres_version_here_streams_logically(version: int) -> None:
         connection.execute("SELECT pg_create_logical_replication_slot('slot', 'pgoutput')")
 
 
-def test_a_postgres_version_that_is_not_here_is_named() -> None:
-    with pytest.raises(EmbeddedServerError, match="no PostgreSQL 9 here; there is"):
+def test_the_error_for_a_missing_postgres_version_names_the_available_ones() -> None:
+    with pytest.raises(EmbeddedServerError, match="PostgreSQL 9 is not installed; available"):
         Postgres(version=9)
 
 
-def test_alter_system_wins_over_our_settings() -> None:
+def test_alter_system_has_precedence_over_our_settings() -> None:
     with Postgres(durable=False) as server:
         with psycopg.connect(server.dsn(), autocommit=True) as connection:
             connection.execute("ALTER SYSTEM SET max_replication_slots = 7")
@@ -190,7 +190,7 @@ def test_alter_system_wins_over_our_settings() -> None:
             assert connection.execute("SHOW max_replication_slots").fetchone() == ("7",)
 
 
-def test_a_suspended_postgres_is_silent_until_it_is_resumed() -> None:
+def test_a_suspended_postgres_does_not_answer_until_it_is_resumed() -> None:
     with Postgres(durable=False) as server, psycopg.connect(server.dsn(), autocommit=True) as connection:
         server.suspend()
         connection.pgconn.send_query(b"SELECT 1")
@@ -227,15 +227,17 @@ def test_a_directory_that_the_server_user_cannot_enter_is_named(shared_directory
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root starts PostgreSQL as another user")
-def test_binaries_out_of_reach_are_copied(shared_directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As in a virtual environment below root's home, which is closed to others."""
+def test_binaries_that_the_server_user_cannot_reach_are_copied(
+    shared_directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in a virtual environment below root's home, which other users may not enter."""
     monkeypatch.setattr("outrider.embedded.postgres.can_enter", lambda path, user: "site-packages" not in str(path))
     with Postgres(durable=False, version=18) as server, psycopg.connect(server.dsn()) as connection:
         assert connection.execute("SELECT 1").fetchone() == (1,)
         assert Path(f"/proc/{server.pid}/exe").readlink().is_relative_to(server.directory)
 
 
-def test_a_server_that_cannot_start_shows_its_log_and_leaves_nothing() -> None:
+def test_a_server_that_cannot_start_raises_with_its_log_and_removes_its_files() -> None:
     server = Postgres(durable=False, settings={"shared_buffers": "nonsense"})
     with pytest.raises(EmbeddedServerError, match="invalid value for parameter"), server:
         pass
@@ -267,7 +269,7 @@ def test_rabbitmq_keeps_persistent_messages_through_a_crash(disposable_rabbitmq:
 
 
 @needs_rabbitmq
-def test_rabbitmq_is_run_by_ctl(disposable_rabbitmq: RabbitMQ) -> None:
+def test_rabbitmq_can_be_controlled_with_ctl(disposable_rabbitmq: RabbitMQ) -> None:
     disposable_rabbitmq.ctl("add_user", "limited", "secret")
     assert "limited" in disposable_rabbitmq.ctl("list_users")
     with pytest.raises(EmbeddedServerError, match="add_user limited secret failed"):
@@ -277,8 +279,8 @@ def test_rabbitmq_is_run_by_ctl(disposable_rabbitmq: RabbitMQ) -> None:
 
 
 @needs_rabbitmq
-def test_a_disposable_rabbitmq_is_up_again_for_the_next_test(disposable_rabbitmq: RabbitMQ) -> None:
-    """The test before has stopped the application and left it so."""
+def test_a_disposable_rabbitmq_is_running_again_for_the_next_test(disposable_rabbitmq: RabbitMQ) -> None:
+    """The previous test stopped the application."""
     assert disposable_rabbitmq.is_ready_within(0)
     disposable_rabbitmq.suspend()
 
@@ -302,7 +304,7 @@ def test_rabbitmq_listens_on_loopback_only(disposable_rabbitmq: RabbitMQ) -> Non
     assert all(found and found <= loopback for found in addresses.values()), addresses
 
 
-def test_a_program_that_is_not_there_is_reported(tmp_path: Path) -> None:
+def test_a_missing_program_is_reported(tmp_path: Path) -> None:
     guard = ProcessGuard()
     process = guard.start(
         ["/no/such/program"], directory=tmp_path, environment={}, log_file=tmp_path / "log", stop_signal=signal.SIGKILL
@@ -312,11 +314,11 @@ def test_a_program_that_is_not_there_is_reported(tmp_path: Path) -> None:
     guard.close()
 
 
-def test_a_free_port_is_free_and_no_port_of_outgoing_connections() -> None:
+def test_a_free_port_is_free_and_not_used_for_outgoing_connections() -> None:
     ports = set()
     for _ in range(20):
         port = free_port()
-        with socket.socket() as listener:  # at once: others on this machine look for ports too
+        with socket.socket() as listener:  # immediately: other processes use ports too
             listener.bind(("127.0.0.1", port))
         assert port < 32768
         ports.add(port)
@@ -325,7 +327,7 @@ def test_a_free_port_is_free_and_no_port_of_outgoing_connections() -> None:
 
 @pytest.fixture
 def shared_directory() -> Iterator[Path]:
-    """A directory that other users may pass through, which those of pytest are not."""
+    """A directory that other users may enter, unlike those of pytest."""
     with TemporaryDirectory(prefix="outbox-test-") as name:
         Path(name).chmod(0o711)
         yield Path(name)

@@ -1,4 +1,4 @@
-"""The fixtures that other tests stand on: databases, brokers and services are fresh, isolated and cleaned up."""
+"""The fixtures of other tests: databases, brokers and services are fresh, isolated and cleaned up."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.fixtures.services import RunService
 from tests.fixtures.waiting import wait_for
 
 
-def test_each_test_has_a_database_of_its_own(database: Database, dsn: str) -> None:
+def test_each_test_has_its_own_database(database: Database, dsn: str) -> None:
     with database.connect() as connection:
         assert connection.execute("SELECT current_database()").fetchone() == (database.name,)
         assert connection.execute("SELECT count(*) FROM outbox").fetchone() == (0,)
@@ -42,7 +42,7 @@ def test_a_database_is_dropped_with_its_slots_and_clients(postgres_server: Share
     streaming.finish()
 
 
-def test_rabbit_gives_messages_with_headers_and_properties(rabbit: Broker) -> None:
+def test_rabbit_returns_messages_with_headers_and_properties(rabbit: Broker) -> None:
     queue, exchange = rabbit.declare_queue(max_length=5), rabbit.declare_exchange(type="topic")
     rabbit.bind(queue, exchange, "orders.#")
     for number in range(3):
@@ -62,7 +62,7 @@ def test_rabbit_gives_messages_with_headers_and_properties(rabbit: Broker) -> No
     assert [message.message_id for message in rabbit.take_what_is_there(queue)] == ["m-2"]
 
 
-def test_rabbit_tells_how_many_messages_came_when_time_is_up(rabbit: Broker) -> None:
+def test_the_error_after_the_deadline_has_the_number_of_messages(rabbit: Broker) -> None:
     queue = rabbit.declare_queue()
     rabbit.publish(b"only one", routing_key=queue)
     with pytest.raises(AssertionError, match="1 of 2 messages"):
@@ -79,7 +79,7 @@ def test_rabbit_purges_and_deletes(rabbit: Broker) -> None:
     assert not exists(rabbit, queue)
 
 
-def test_a_vhost_of_its_own_is_empty(rabbit: Broker, rabbit_vhost: Broker) -> None:
+def test_a_new_vhost_is_empty(rabbit: Broker, rabbit_vhost: Broker) -> None:
     rabbit.declare_queue("celery")
     assert not exists(rabbit_vhost, "celery")
     rabbit_vhost.declare_queue("celery")
@@ -88,7 +88,7 @@ def test_a_vhost_of_its_own_is_empty(rabbit: Broker, rabbit_vhost: Broker) -> No
     assert rabbit.depth("celery") == 0
 
 
-def test_redis_broker_gives_messages(redis_broker: Broker) -> None:
+def test_redis_broker_returns_messages(redis_broker: Broker) -> None:
     queue, exchange = redis_broker.declare_queue(), redis_broker.declare_exchange()
     redis_broker.bind(queue, exchange, "key")
     redis_broker.publish(b'{"a": 1}', exchange=exchange, routing_key="key", headers={"h": "v"}, message_id="m-1")
@@ -114,7 +114,7 @@ def test_json_lines_of_a_service_are_events(run_service: RunService) -> None:
         service.wait_for_line("no such text")
 
 
-def test_a_killed_service_is_gone(run_service: RunService) -> None:
+def test_a_killed_service_has_ended(run_service: RunService) -> None:
     service = run_service("http.server", "0", "--bind", "127.0.0.1")
     service.kill()
     assert service.returncode == -signal.SIGKILL

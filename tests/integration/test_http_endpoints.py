@@ -1,4 +1,4 @@
-"""The HTTP endpoints over real sockets, friendly and hostile clients; and Sentry's reports, as its server gets them."""
+"""The HTTP endpoints over real sockets with friendly and hostile clients; and reports that a Sentry server receives."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ from structlog.testing import capture_logs
 
 from outrider.errors import DatabaseError, OutboxError, SettingsError
 from outrider.telemetry.health import Health
-from outrider.telemetry.http import MAX_HEAD_BYTES, HttpServer
+from outrider.telemetry.http_endpoints import HttpEndpoints
+from outrider.telemetry.http_server import MAX_HEAD_BYTES
 from outrider.telemetry.metrics import CATALOGUE, Metrics
 from outrider.telemetry.sentry import configure_sentry
 from tests.fixtures.waiting import wait_for
@@ -32,13 +33,13 @@ TIMEOUT_SECONDS = 0.3
 
 
 class Service:
-    """Endpoints with what is behind them."""
+    """Endpoints with their metrics, health and status."""
 
     def __init__(self, **options: float) -> None:
         self.metrics = Metrics("cdc-relay")
         self.health = Health()
         self.status: Callable[[], dict[str, object]] = lambda: {"queues": {"pending": 3}}
-        self.server = HttpServer(
+        self.server = HttpEndpoints(
             "127.0.0.1",
             0,
             metrics=self.metrics,
@@ -68,7 +69,7 @@ class Service:
 
 
 def read_all(client: socket.socket) -> bytes:
-    """Up to the end of the connection, which must be an orderly one: a reset raises."""
+    """Read until the server closes the connection. A reset raises."""
     received = b""
     while part := client.recv(65536):
         received += part
@@ -124,29 +125,29 @@ def test_a_strange_accept_header_still_gets_metrics(service: Service, accept: st
     assert b"outbox_pending" in body
 
 
-def test_healthz_follows_the_loop_and_the_wire(service: Service) -> None:
+def test_healthz_follows_the_loop_and_the_connection(service: Service) -> None:
     assert service.get("/healthz")[0] == 200
-    service.health.wire_silent("nothing for 30 s")
+    service.health.connection_silent("nothing for 30 s")
     status, body = service.get("/healthz")
     assert status == 503
-    assert json.loads(body)["reason"] == "the wire is silent: nothing for 30 s"
+    assert json.loads(body)["reason"] == "the connection is silent: nothing for 30 s"
 
 
 def test_readyz_follows_the_role_and_a_standby_is_ready(service: Service) -> None:
     assert service.get("/readyz")[0] == 503
-    service.health.ready("standby", "relay-1 holds the slot")
+    service.health.set_ready("standby", "relay-1 holds the slot")
     status, body = service.get("/readyz")
     assert status == 200
     assert json.loads(body) == {"ready": True, "role": "standby", "reason": "relay-1 holds the slot"}
 
 
-def test_status_is_what_the_service_says_as_json(service: Service) -> None:
+def test_status_is_the_services_status_as_json(service: Service) -> None:
     status, headers, body = service.request("GET", "/status?pretty=1")
     assert (status, headers["content-type"]) == (200, "application/json")
     assert json.loads(body) == {"queues": {"pending": 3}}
 
 
-def test_a_status_that_cannot_be_had_says_why_and_a_bug_says_nothing_to_strangers(service: Service) -> None:
+def test_a_status_that_fails_says_why_and_a_bug_is_only_logged(service: Service) -> None:
     def fails(error: Exception) -> Callable[[], dict[str, object]]:
         def status() -> dict[str, object]:
             raise error
@@ -216,7 +217,7 @@ def test_malformed_and_oversized_requests_are_refused_without_being_repeated(
     assert service.get("/healthz")[0] == 200
 
 
-def test_a_client_that_sends_one_byte_and_waits_is_cut_at_the_timeout(service: Service) -> None:
+def test_a_client_that_sends_one_byte_and_waits_is_disconnected_at_the_timeout(service: Service) -> None:
     with service.connect() as client:
         client.sendall(b"G")
         started = time.monotonic()
@@ -224,7 +225,7 @@ def test_a_client_that_sends_one_byte_and_waits_is_cut_at_the_timeout(service: S
         assert TIMEOUT_SECONDS * 0.8 < time.monotonic() - started < TIMEOUT_SECONDS + 0.5
 
 
-def test_a_client_that_sends_a_byte_now_and_then_is_cut_at_the_same_timeout(service: Service) -> None:
+def test_a_client_that_sends_single_bytes_is_disconnected_at_the_same_timeout(service: Service) -> None:
     with service.connect() as client:
         started = time.monotonic()
         stop = threading.Event()
@@ -245,7 +246,7 @@ def test_a_client_that_sends_a_byte_now_and_then_is_cut_at_the_same_timeout(serv
     assert elapsed < TIMEOUT_SECONDS + 0.5
 
 
-def test_a_client_that_does_not_take_its_answer_is_cut(service: Service) -> None:
+def test_a_client_that_does_not_read_its_answer_is_disconnected(service: Service) -> None:
     service.status = lambda: {"filler": "x" * 50_000_000}
     with service.connect() as client:
         client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
@@ -268,7 +269,7 @@ def test_idle_connections_cannot_keep_a_probe_out() -> None:
         assert read_all(idle[0]) == b"", "the one that waited longest is cut first"
 
 
-def test_more_connections_than_can_be_answered_get_503_and_the_answered_ones_are_not_cut() -> None:
+def test_connections_beyond_the_limit_get_503_and_the_others_get_their_answer() -> None:
     with running(timeout_seconds=10, max_connections=2) as service, ThreadPoolExecutor(2) as pool:
         release, entered = threading.Event(), threading.Semaphore(0)
 
@@ -290,7 +291,7 @@ def test_more_connections_than_can_be_answered_get_503_and_the_answered_ones_are
         assert service.get("/healthz")[0] == 200
 
 
-def test_concurrent_scrapes_are_all_whole_while_the_service_counts() -> None:
+def test_concurrent_scrapes_are_complete_while_the_service_counts() -> None:
     with running(timeout_seconds=20) as service, ThreadPoolExecutor(8) as pool:
         stop = threading.Event()
 
@@ -318,7 +319,7 @@ def test_concurrent_scrapes_are_all_whole_while_the_service_counts() -> None:
 
 def test_a_port_in_use_is_a_settings_error_in_one_line(service: Service) -> None:
     port = service.server.port
-    second = HttpServer("127.0.0.1", port, metrics=service.metrics, health=service.health, status=dict)
+    second = HttpEndpoints("127.0.0.1", port, metrics=service.metrics, health=service.health, status=dict)
     with pytest.raises(SettingsError) as caught:
         second.start()
     assert isinstance(caught.value, OutboxError)
@@ -334,14 +335,14 @@ def test_a_port_in_use_is_a_settings_error_in_one_line(service: Service) -> None
         ("192.0.2.1", "http_host, http_port: cannot listen on 192.0.2.1:0: Cannot assign requested address"),
     ],
 )
-def test_an_address_that_is_not_ours_is_a_settings_error_in_one_line(host: str, text: str) -> None:
-    server = HttpServer(host, 0, metrics=Metrics("cdc-relay"), health=Health(), status=dict)
+def test_an_address_of_another_machine_is_a_settings_error_in_one_line(host: str, text: str) -> None:
+    server = HttpEndpoints(host, 0, metrics=Metrics("cdc-relay"), health=Health(), status=dict)
     with pytest.raises(SettingsError) as caught:
         server.start()
     assert str(caught.value) == text
 
 
-def test_the_port_is_free_again_at_once_after_close_and_idle_clients_are_cut() -> None:
+def test_after_close_the_port_is_free_and_idle_clients_are_disconnected() -> None:
     with running(timeout_seconds=60) as service:
         port = service.server.port
         with service.connect() as idle:
@@ -349,7 +350,7 @@ def test_the_port_is_free_again_at_once_after_close_and_idle_clients_are_cut() -
             service.server.close()
             assert read_all(idle) == b""
         service.server.close()
-    successor = HttpServer("127.0.0.1", port, metrics=service.metrics, health=service.health, status=dict)
+    successor = HttpEndpoints("127.0.0.1", port, metrics=service.metrics, health=service.health, status=dict)
     successor.start()
     successor.close()
 
@@ -367,7 +368,7 @@ def test_requests_are_debug_events_and_nothing_else(service: Service) -> None:
 
 @pytest.fixture
 def sentry() -> Iterator[tuple[SecretStr, list[bytes]]]:
-    """A server in Sentry's place: its DSN, and the reports that arrived."""
+    """A fake Sentry server: its DSN, and the reports that it received."""
     reports: list[bytes] = []
 
     class Ingest(BaseHTTPRequestHandler):
@@ -429,7 +430,7 @@ def test_a_wrong_dsn_is_a_settings_error_that_does_not_repeat_it() -> None:
 
 def test_without_a_dsn_nothing_is_reported_and_sentry_is_not_imported() -> None:
     program = (
-        "import sys; from outbox.telemetry.sentry import configure_sentry as c; r = c(None, service='x', release='1');"
+        "import sys; from outrider.telemetry.sentry import configure_sentry as c; r = c(None, service='x', release='1');"
         "r.capture(ValueError('x')); r.close(); sys.exit('sentry_sdk' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0

@@ -11,10 +11,11 @@ from typing import Any
 
 import pytest
 from kombu import Connection, Exchange, Queue
+from kombu.transport import redis
 from kombu.utils.json import dumps
 
-from outrider.delivery import Publisher, open_publisher
-from outrider.delivery.kombu_publisher import KombuPublisher
+from outrider.delivery import Outcome, Publisher, open_publisher
+from outrider.delivery.kombu_publisher import PIPELINE_MESSAGES, KombuPublisher
 from outrider.embedded import Valkey, free_port
 from outrider.errors import BrokerOutage, SettingsError
 from outrider.failures import FailureKind, classify
@@ -50,9 +51,15 @@ def publisher(redis_broker: Broker, open_kombu: Open) -> KombuPublisher:
     return open_kombu(redis_broker.url)
 
 
+def send_unsent(publisher: Publisher) -> list[Outcome]:
+    while publisher.has_blocking_work:
+        publisher.do_blocking_work()
+    return publisher.collect(0)
+
+
 def send(publisher: Publisher, *messages: Message) -> dict[int, str | None]:
     publisher.publish(messages, NOW)
-    outcomes = publisher.collect(0)
+    outcomes = send_unsent(publisher)
     assert publisher.in_flight == 0
     assert sorted(outcome.message.id for outcome in outcomes) == sorted(message.id for message in messages)
     return {each.message.id: each.failure.error if each.failure else None for each in outcomes}
@@ -123,6 +130,22 @@ class TestOnValkey:
             nameless.id: "NoRoute",
         }
 
+    def test_bindings_are_read_once_for_a_batch(
+        self, publisher: KombuPublisher, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        read: list[str] = []
+
+        def counting(channel: redis.Channel, exchange: str) -> Any:
+            read.append(exchange)
+            return get_table(channel, exchange)
+
+        get_table = redis.Channel.get_table
+        monkeypatch.setattr(redis.Channel, "get_table", counting)
+        declared = topic("shop", "all", "order.#")
+        messages = [make_message(exchange="shop", routing_key="order.x", declarations=declared) for _ in range(10)]
+        assert set(send(publisher, *messages).values()) == {None}
+        assert read == ["shop"]
+
     def test_a_fanout_without_listeners_fails(self, publisher: KombuPublisher) -> None:
         declared = [{"name": "ears", "exchange": {"name": "news", "type": "fanout"}}]
         message = make_message(exchange="news", routing_key="", declarations=declared)
@@ -152,10 +175,30 @@ class TestOnValkey:
     def test_a_bad_row_fails_for_good_and_alone(self, publisher: KombuPublisher) -> None:
         bad, undeclared, good = make_message(headers="{"), make_message(declarations="{}"), make_message()
         publisher.publish([bad, undeclared, good], NOW)
-        kinds = {each.message.id: each.failure and each.failure.kind for each in publisher.collect(0)}
+        kinds = {each.message.id: each.failure and each.failure.kind for each in send_unsent(publisher)}
         assert kinds == {bad.id: FailureKind.PERMANENT, undeclared.id: FailureKind.PERMANENT, good.id: None}
 
-    def test_it_answers_at_once_and_has_nothing_to_wait_for(self, publisher: KombuPublisher) -> None:
+    def test_publishing_only_stores_messages_and_blocking_work_sends_them(
+        self, redis_broker: Broker, publisher: KombuPublisher
+    ) -> None:
+        messages = [make_message(routing_key="orders") for _ in range(PIPELINE_MESSAGES + 1)]
+        publisher.publish(messages, NOW)
+        assert (publisher.has_blocking_work, publisher.has_outcomes) == (True, False)
+        assert redis_broker.depth("orders") == 0
+        publisher.do_blocking_work()
+        assert (publisher.has_blocking_work, publisher.has_outcomes) == (True, True)
+        assert publisher.withdraw() == messages[PIPELINE_MESSAGES:]
+        assert not publisher.has_blocking_work
+        assert [outcome.message for outcome in publisher.collect(0)] == messages[:PIPELINE_MESSAGES]
+        assert redis_broker.depth("orders") == PIPELINE_MESSAGES
+
+    def test_what_was_not_sent_is_unconfirmed_after_closing(self, publisher: KombuPublisher) -> None:
+        message = make_message(routing_key="orders")
+        publisher.publish([message], NOW)
+        publisher.close()
+        assert publisher.take_unconfirmed() == [message]
+
+    def test_collecting_does_not_wait(self, publisher: KombuPublisher) -> None:
         publisher.heartbeat()
         started = time.monotonic()
         assert publisher.collect(10) == []
@@ -173,8 +216,9 @@ class TestOutages:
         with Connection(server.url) as connection:
             connection.default_channel.client.config_set("maxmemory", "1")
         messages = [make_message(), make_message()]
+        publisher.publish(messages, NOW)
         with pytest.raises(BrokerOutage) as raised:
-            publisher.publish(messages, NOW)
+            publisher.do_blocking_work()
         assert classify(raised.value).error == "OutOfMemory"
         assert publisher.take_unconfirmed() == messages
 
@@ -187,8 +231,9 @@ class TestOutages:
         assert send(publisher, first) == {first.id: None}
         server.kill()
         second = make_message()
+        publisher.publish([second], NOW)
         with pytest.raises(BrokerOutage):
-            publisher.publish([second], NOW)
+            publisher.do_blocking_work()
         assert not publisher.connected
         assert publisher.in_flight == 1
         assert publisher.take_unconfirmed() == [second]
@@ -207,9 +252,10 @@ class TestOutages:
         publisher = open_kombu(proxy.through(redis_broker.url), send_timeout_seconds=1.0)
         bad, good = make_message(headers="{"), make_message()
         proxy.blackhole()
+        publisher.publish([bad, good], NOW)
         started = time.monotonic()
         with pytest.raises(BrokerOutage) as raised:
-            publisher.publish([bad, good], NOW)
+            publisher.do_blocking_work()
         assert time.monotonic() - started < 5
         assert classify(raised.value).error == "Timeout"
         assert [outcome.message for outcome in publisher.collect(0)] == [bad]

@@ -10,16 +10,18 @@ from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import psycopg
 import pytest
 from celery import Celery, chain, group
 from celery.exceptions import Ignore, Retry
+from psycopg.pq import TransactionStatus
 from sqlalchemy import create_engine
 from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from sqlalchemy.orm import Session, sessionmaker
 from sqlalchemy.pool import NullPool
 
-from outrider.producer import Context, OutsideTransactionError, OutsideTransactionWarning, tracking
-from outrider.producer.celery import OutboxCelery, TaskOutbox, arm
+from outrider import Context, OutsideTransactionError, OutsideTransactionWarning, tracking
+from outrider.producer.celery import OutboxCelery, TaskOutbox, capture_tasks
 from tests.fixtures.database import Database
 from tests.fixtures.django import django_connection
 from tests.fixtures.handles import url_for
@@ -68,7 +70,7 @@ def sent() -> list[str]:
 
 @contextmanager
 def no_sockets(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
-    """Every attempt of Python code to connect is refused and written down; libpq has sockets of its own."""
+    """Refuses and records every connect of a Python socket. libpq's sockets are not Python's."""
     attempts: list[Any] = []
 
     def refuse(self: socket.socket, address: Any) -> None:
@@ -137,7 +139,7 @@ def test_the_result_of_a_captured_task_is_an_async_result_as_usual(database: Dat
     assert result.get(timeout=1) == 3
 
 
-def test_results_in_a_database_are_asked_for_only_when_somebody_waits(database: Database) -> None:
+def test_a_database_backend_is_first_used_when_a_result_is_read(database: Database) -> None:
     outbox = TaskOutbox()
     app = make_app(outbox, result_backend=f"db+{url_for(database.dsn, 'psycopg')}")
     tables = "SELECT to_regclass('celery_taskmeta')::text"
@@ -150,7 +152,7 @@ def test_results_in_a_database_are_asked_for_only_when_somebody_waits(database: 
     assert (result.get(timeout=30), again.state) == (3, "PENDING")
 
 
-def test_the_second_plain_call_is_written_and_rolled_back_like_the_first(database: Database) -> None:
+def test_calls_are_rolled_back_with_their_savepoint(database: Database) -> None:
     outbox = TaskOutbox()
     app = make_app(outbox)
     task = app.tasks["tests.add"]
@@ -223,12 +225,12 @@ def test_a_call_that_brings_its_own_producer_or_connection_goes_direct(database:
     assert rows(database) == []
 
 
-@pytest.mark.parametrize("armed", [False, True])
-def test_retry_and_replace_in_a_worker_go_direct(database: Database, armed: bool) -> None:
+@pytest.mark.parametrize("captured_later", [False, True])
+def test_retry_and_replace_in_a_worker_go_direct(database: Database, captured_later: bool) -> None:
     outbox = TaskOutbox()
     register()
     app: Any
-    if armed:
+    if captured_later:
         app = Celery("tests", broker="recording://", set_as_current=False)
     else:
         app = OutboxCelery("tests", broker="recording://", set_as_current=False, outbox=outbox)
@@ -246,8 +248,8 @@ def test_retry_and_replace_in_a_worker_go_direct(database: Database, armed: bool
         self.replace(chain(app.signature("elsewhere.first"), app.signature("elsewhere.second")))
 
     app.finalize()
-    if armed:
-        arm(app, outbox)
+    if captured_later:
+        capture_tasks(app, outbox)
     Transport.take()
     with database.connect(autocommit=False) as connection, outbox.session(connection):
         for task, outcome in ((app.tasks["tests.again"], Retry), (app.tasks["tests.other"], Ignore)):
@@ -261,12 +263,12 @@ def test_retry_and_replace_in_a_worker_go_direct(database: Database, armed: bool
     assert rows(database) == ["elsewhere.captured"]
 
 
-def test_an_existing_application_can_be_armed_with_the_tasks_it_has_and_those_to_come(database: Database) -> None:
+def test_an_existing_application_captures_its_tasks_and_those_registered_later(database: Database) -> None:
     register()
     app = fill(Celery("tests", broker="recording://", set_as_current=False))
     early = app.tasks["tests.add"]
     outbox = TaskOutbox()
-    arm(app, outbox)
+    capture_tasks(app, outbox)
     late = app.task(name="tests.late", shared=False)(add)
     with database.connect(autocommit=False) as connection, outbox.session(connection):
         early.delay(1, 2)
@@ -274,7 +276,7 @@ def test_an_existing_application_can_be_armed_with_the_tasks_it_has_and_those_to
     assert rows(database) == ["tests.add", "tests.late"]
     assert isinstance(app, Celery)
     with pytest.raises(ValueError, match="already"):
-        arm(app, outbox)
+        capture_tasks(app, outbox)
 
 
 def test_an_eager_task_touches_neither_the_broker_nor_the_outbox() -> None:
@@ -315,16 +317,64 @@ def test_tasks_can_carry_context(database: Database) -> None:
     assert rows(database, "headers->'tracking_ids'") == [["request-1", result.id]]
 
 
-def test_a_database_error_comes_out_as_it_is(database: Database) -> None:
+def test_an_error_of_the_insert_is_raised_by_the_call(database: Database) -> None:
     outbox = TaskOutbox(schema="missing")
     task = make_app(outbox).tasks["tests.add"]
+    with database.connect(autocommit=False) as connection, outbox.session(connection):
+        connection.execute("SELECT 1")
+        with pytest.raises(psycopg.errors.UndefinedTable, match=r"missing\.outbox"):
+            task.delay(1, 2)
+        assert connection.info.transaction_status == TransactionStatus.INERROR
+        connection.rollback()
+
+
+def test_an_error_of_the_insert_is_raised_by_the_call_in_a_django_transaction(database: Database) -> None:
+    from django.db import ProgrammingError, transaction
+
+    good, bad = TaskOutbox(django="default"), TaskOutbox(django="default", schema="missing")
+    with django_connection(database.dsn):
+        with transaction.atomic():
+            make_app(good).tasks["tests.add"].delay(1, 2)
+            with pytest.raises(ProgrammingError, match=r"missing\.outbox"), transaction.atomic():
+                make_app(bad).tasks["tests.add"].delay(3, 4)
+        with pytest.raises(ProgrammingError), transaction.atomic():  # noqa: PT012
+            make_app(good).tasks["tests.add"].delay(5, 6)
+            make_app(bad).tasks["tests.add"].delay(7, 8)
+    assert rows(database, "convert_from(payload, 'UTF8')::json->0->>0") == ["1"]
+
+
+def test_a_call_waits_for_its_insert(database: Database) -> None:
+    outbox = TaskOutbox()
+    task = make_app(outbox).tasks["tests.add"]
     with (
+        database.connect(autocommit=False) as locking,
         database.connect(autocommit=False) as connection,
         outbox.session(connection),
-        pytest.raises(Exception, match=r"missing\.outbox") as raised,
     ):
-        task.delay(1, 2)
-    assert type(raised.value).__module__ == "psycopg.errors"
+        locking.execute("LOCK TABLE outbox IN ACCESS EXCLUSIVE MODE")
+        connection.execute("SET LOCAL lock_timeout = '10ms'")
+        with pytest.raises(psycopg.errors.LockNotAvailable):
+            task.delay(1, 2)
+
+
+def test_djangos_query_log_and_wrappers_see_the_insert(database: Database) -> None:
+    from django.db import transaction
+    from django.test.utils import CaptureQueriesContext
+
+    seen: list[str] = []
+
+    def comment(execute: Any, sql: str, params: Any, many: bool, context: Any) -> Any:
+        seen.append(sql)
+        return execute(f"/* 100%% ours */ {sql}", params, many, context)
+
+    task = make_app(TaskOutbox(django="default")).tasks["tests.add"]
+    with django_connection(database.dsn) as connection, transaction.atomic(), connection.execute_wrapper(comment):
+        with CaptureQueriesContext(connection) as queries:
+            task.delay(1, 2)
+        assert ["INSERT" in query["sql"] for query in queries] == [True]
+        assert queries[0]["sql"].startswith("/* 100% ours */")
+    assert ["INSERT" in sql for sql in seen] == [True]
+    assert rows(database) == ["tests.add"]
 
 
 def test_django_transactions_are_found_by_their_alias(database: Database) -> None:
@@ -343,7 +393,7 @@ def test_django_transactions_are_found_by_their_alias(database: Database) -> Non
     assert rows(database, "convert_from(payload, 'UTF8')::json->0->>0") == ["1", "5"]
 
 
-def test_the_sessions_of_a_sessionmaker_are_found_by_themselves(database: Database) -> None:
+def test_the_sessions_of_a_bound_sessionmaker_are_found(database: Database) -> None:
     outbox = TaskOutbox(outside_transaction="raise")
     task = make_app(outbox).tasks["tests.add"]
     make_session = sessionmaker(create_engine(url_for(database.dsn, "psycopg"), poolclass=NullPool))

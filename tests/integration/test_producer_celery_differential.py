@@ -29,7 +29,8 @@ from kombu.common import Broadcast
 from outrider.delivery.broker_message import to_broker_message
 from outrider.delivery.declarations import parse_declarations
 from outrider.producer.celery import OutboxCelery, TaskOutbox
-from outrider.storage.message import Message, instant
+from outrider.storage.message import Message
+from outrider.storage.server_time import from_datetime
 from outrider.storage.sql_files import Queries
 from tests.fixtures.database import Database
 from tests.fixtures.recording_transport import Transport, register
@@ -251,7 +252,7 @@ def test_what_leaves_the_outbox_is_what_celery_would_have_sent(
             if "Error" in expected_result:
                 # rpc:// declares its reply queue before the serializer fails: nothing is sent, and nothing is a row.
                 expected = [entry for entry in expected if entry[0] == "publish"]
-            for time in ("first", "second"):  # a plain call after the first is made from the message of the first
+            for time in ("first", "second"):  # what is remembered from the first call must not change the second
                 same_every_time()
                 with outbox.session(connection):
                     result = outcome(captured_calls[name])
@@ -287,7 +288,7 @@ def replay(connection: Any) -> Iterator[tuple[Any, ...]]:
     columns = Queries("public")["message_columns"]
     rows = connection.execute(f"SELECT {columns} FROM outbox AS o ORDER BY o.id").fetchall()
     connection.execute("DELETE FROM outbox")
-    now = instant(NOW)
+    now = from_datetime(NOW)
     with Connection("recording://") as broker, broker.channel() as channel:
         for row in rows:
             message = Message._make(row)._replace(created_at=now)

@@ -65,7 +65,7 @@ def test_what_the_database_refuses_is_its_error_and_nothing_is_written(database:
     with psycopg.connect(database.dsn) as connection:
         row = Event(event_type="a", payload={}).row(exchange="")
         with pytest.raises(psycopg.errors.CheckViolation, match="headers must be a JSON object"):
-            Outbox().enqueue_rows(connection, [row, {**row, "headers": "[]"}])
+            Outbox().write_rows(connection, [row, {**row, "headers": "[]"}])
         connection.rollback()
         assert connection.execute("SELECT count(*) FROM outbox").fetchone() == (0,)
 

@@ -9,7 +9,7 @@ from urllib.parse import quote
 import pytest
 
 from outrider.producer import Event, EventStreams, Outbox
-from outrider.storage.store import Burial, Refusal
+from outrider.storage.decision import Burial, DeadLetterReason, Retry
 from tests.fixtures.database import Database, create_database, drop_database
 from tests.fixtures.django import configure_django, django_connection
 
@@ -74,7 +74,7 @@ def enqueue(*types: str, **options: Any) -> list[int]:
 
 
 def bury(
-    store: DjangoStore, *types: str, error: str = "no route", reason: str = "rejected", **options: Any
+    store: DjangoStore, *types: str, error: str = "no route", reason: DeadLetterReason = "rejected", **options: Any
 ) -> list[int]:
     ids = enqueue(*types, **options)
     store.bury([Burial(each, reason, error, 1) for each in ids])
@@ -104,7 +104,7 @@ def pending() -> list[int]:
 def test_the_outbox_is_shown_with_its_summary_and_retried_with_attempts_reset(store: DjangoStore) -> None:
     ids = enqueue("order.placed", "order.placed", "order.paid", "order.paid", ordering_key=None)
     enqueue("order.behind", "order.behind", ordering_key="k")
-    store.fail([Refusal(ids[0], "refused", 3600.0)])
+    store.fail([Retry(ids[0], "refused", 3600.0)])
     client = operator()
     page = seen(client, PENDING)
     assert "<td>6</td><td>1</td>" in page

@@ -9,7 +9,7 @@ from io import StringIO
 import pytest
 
 from outrider.producer.django.services import conninfo_of
-from outrider.storage.store import Burial, Refusal
+from outrider.storage.decision import Burial, DeadLetterReason, Retry
 from tests.fixtures.database import Database
 from tests.fixtures.django import configure_django, django_connection
 
@@ -36,7 +36,9 @@ def run(name: str, *arguments: str) -> str:
     return output.getvalue().strip()
 
 
-def bury(store: DjangoStore, *types: str, reason: str = "rejected", days_ago: int = 0, **options: str) -> list[int]:
+def bury(
+    store: DjangoStore, *types: str, reason: DeadLetterReason = "rejected", days_ago: int = 0, **options: str
+) -> list[int]:
     with transaction.atomic():
         for each in types:
             publish(each, {}, **options)
@@ -101,7 +103,7 @@ def test_stats_tell_how_the_outbox_is_doing(store: DjangoStore) -> None:
     with transaction.atomic():
         for each in ("order.placed", "order.placed", "order.paid"):
             publish(each, {})
-    store.fail([Refusal(OutboxMessage.objects.latest("id").id, "refused", 0.0)])
+    store.fail([Retry(OutboxMessage.objects.latest("id").id, "refused", 0.0)])
     told = json.loads(run("outbox_stats", "--json"))
     assert (told["pending"], told["retrying"], told["dead"]) == (3, 1, 1)
     assert [(each["event_type"], each["pending"], each["retrying"]) for each in told["types"]] == [

@@ -73,7 +73,7 @@ from django.db import transaction
 from outrider.producer.django.models import DeadLetter, OutboxMessage
 from outrider.producer.django.django_outbox import publish
 from outrider.producer.django.store import DjangoStore
-from outrider.storage.store import Burial
+from outrider.storage.decision import Burial
 
 assert DeadLetter in admin.site._registry
 with transaction.atomic():

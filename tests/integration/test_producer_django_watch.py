@@ -9,7 +9,8 @@ from uuid import UUID
 
 import pytest
 
-from outrider.storage.store import Burial, Refusal, Store
+from outrider.storage.decision import Burial, Retry
+from outrider.storage.store import Store
 from tests.fixtures.database import Database
 from tests.fixtures.django import configure_django, django_connection
 from tests.fixtures.waiting import wait_for
@@ -19,7 +20,7 @@ configure_django()
 from django.db import transaction  # noqa: E402
 
 from outrider.producer.django.django_outbox import publish  # noqa: E402
-from outrider.producer.django.signal_watcher import Told, Watcher, watch  # noqa: E402
+from outrider.producer.django.signal_watcher import SignalCounts, SignalWatcher, watch  # noqa: E402
 from outrider.producer.django.signals import (  # noqa: E402
     outbox_message_dead_lettered,
     outbox_message_failed,
@@ -59,14 +60,14 @@ def test_delivered_failed_and_buried_messages_are_told_once(database: Database, 
     with database.connect() as connection:
         store = Store(connection, "public")
         store.settle([1], archive=True)
-        watcher = Watcher(lag_seconds=0, batch_size=2)
+        watcher = SignalWatcher(lag_seconds=0, batch_size=2)
         identities = enqueue("sent", "failed", "dead", "dead")
         store.settle([2], archive=True)
-        store.fail([Refusal(3, "refused", 60.0)])
+        store.fail([Retry(3, "refused", 60.0)])
         store.bury([Burial(number, "rejected", "no", 1) for number in (4, 5)])
-        assert watcher.run_once() == Told(1, 1, 2)
-        assert watcher.run_once() == Told(0, 0, 0)
-        store.fail([Refusal(3, "refused", 60.0)])
+        assert watcher.run_once() == SignalCounts(1, 1, 2)
+        assert watcher.run_once() == SignalCounts(0, 0, 0)
+        store.fail([Retry(3, "refused", 60.0)])
     (_, sent), (_, failed), (_, dead) = heard
     assert (sent["event_id"], sent["event_type"], sent["using"]) == (identities[0], "sent", "default")
     assert (failed["event_id"], failed["attempts"], failed["error"]) == (identities[1], 1, "refused")
@@ -84,7 +85,7 @@ def test_a_receiver_that_raises_keeps_nobody_from_hearing(
 
     outbox_message_sent.connect(fail)
     try:
-        watcher = Watcher(lag_seconds=0)
+        watcher = SignalWatcher(lag_seconds=0)
         enqueue("a", "b")
         with database.connect() as connection:
             Store(connection, "public").settle([1, 2], archive=True)
@@ -96,11 +97,11 @@ def test_a_receiver_that_raises_keeps_nobody_from_hearing(
 
 
 def test_rows_are_told_late_so_that_none_is_overtaken(database: Database, heard: list[Any]) -> None:
-    watcher = Watcher(lag_seconds=3600)
+    watcher = SignalWatcher(lag_seconds=3600)
     enqueue("a")
     with database.connect() as connection:
         Store(connection, "public").settle([1], archive=True)
-    assert watcher.run_once() == Told(0, 0, 0)
+    assert watcher.run_once() == SignalCounts(0, 0, 0)
     assert heard == []
 
 

@@ -1,8 +1,8 @@
 """
-The plans of the hot path's queries, at 100,000 rows: indexes are used, and what is not due costs nothing.
+The plans of the services' queries at 100,000 rows: they use indexes, and do not read rows that are not due.
 
-Plans are checked with and without statistics, and as generic plans (what a prepared statement gets): the scheduler must
-not depend on when ANALYZE last ran. Costs are compared in pages touched, which does not depend on the machine.
+Plans are checked with and without statistics, and as generic plans of prepared statements: the scheduler must not
+depend on the time of the last ANALYZE. Costs are compared in pages read, which do not depend on the machine.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ import psycopg
 import pytest
 
 from outrider.storage.message import SCHEMA_VERSION
+from outrider.storage.service_queries import RUN_LENGTH
 from outrider.storage.sql_files import Queries
-from outrider.storage.store import RUN_LENGTH
 from tests.fixtures.database import Database
 from tests.fixtures.rows import insert_rows, scratch_database
 
@@ -96,7 +96,7 @@ def explain(
 
 
 def explain_generic(connection: psycopg.Connection[Any], query: str) -> dict[str, Any]:
-    """The plan for parameters that are not known. Placeholders go to the server as they are, past psycopg's own."""
+    """The plan for unknown parameters. The placeholders go to the server as $1, $2, ..., without psycopg."""
     names: list[str] = []
 
     def number(match: re.Match[str]) -> str:
@@ -118,19 +118,21 @@ def nodes(plan: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
         yield from nodes(child)
 
 
-def queries_with_whole_scans(connection: psycopg.Connection[Any], *, generic: bool = False) -> dict[str, list[str]]:
-    """The queries that read all of the outbox. The other tables are empty here, and may be read as a whole."""
+def queries_with_sequential_scans(
+    connection: psycopg.Connection[Any], *, generic: bool = False
+) -> dict[str, list[str]]:
+    """The queries that read all of the outbox. The other tables are empty here, and may be scanned."""
     found = {}
     for query, parameters in HOT_PATH.items():
         plan = explain_generic(connection, query) if generic else explain(connection, query, parameters)
         scanned = [node for node in nodes(plan) if node["Node Type"] == "Seq Scan"]
-        if whole := [node["Alias"] for node in scanned if node["Relation Name"] == "outbox"]:
-            found[query] = whole
+        if aliases := [node["Alias"] for node in scanned if node["Relation Name"] == "outbox"]:
+            found[query] = aliases
     return found
 
 
 def pages(connection: psycopg.Connection[Any], query: str, parameters: Mapping[str, Any]) -> int:
-    """Pages that the query touches."""
+    """The number of pages that the query reads."""
     plan = explain(connection, query, parameters, ", ANALYZE, BUFFERS, TIMING OFF")
     return int(plan["Shared Hit Blocks"] + plan["Shared Read Blocks"])
 
@@ -138,23 +140,23 @@ def pages(connection: psycopg.Connection[Any], query: str, parameters: Mapping[s
 def test_due_rows_and_heads_of_keys_are_found_by_indexes_before_the_first_analyze(
     large: psycopg.Connection[Any],
 ) -> None:
-    found = queries_with_whole_scans(large)
-    # Where the rows are given by their ids, a whole scan costs what so many lookups do; it ends with the first ANALYZE,
-    # or when the statement is prepared.
+    found = queries_with_sequential_scans(large)
+    # For rows given by their ids the planner may choose a scan until the first ANALYZE, or until the statement is
+    # prepared: it costs about as much as this many look-ups.
     by_ids = {"settle", "settle_unfollowed", "settle_to_archive", "fail", "bury", "defer", "release"}
     assert not found.keys() - by_ids
 
 
-def test_the_hot_path_uses_indexes(large: psycopg.Connection[Any]) -> None:
+def test_the_services_queries_use_indexes(large: psycopg.Connection[Any]) -> None:
     large.execute("ANALYZE outbox")
-    assert queries_with_whole_scans(large) == {}
+    assert queries_with_sequential_scans(large) == {}
 
 
 def test_prepared_statements_use_indexes_whatever_their_parameters(large: psycopg.Connection[Any]) -> None:
     if large.info.server_version < 160_000:
         pytest.skip("EXPLAIN (GENERIC_PLAN) needs PostgreSQL 16")
     large.execute("ANALYZE outbox")
-    assert queries_with_whole_scans(large, generic=True) == {}
+    assert queries_with_sequential_scans(large, generic=True) == {}
 
 
 def test_the_due_rows_are_found_by_an_index_condition_and_not_by_a_filter(large: psycopg.Connection[Any]) -> None:
@@ -173,7 +175,7 @@ def test_claiming_from_many_rows_costs_what_claiming_from_few_costs(
         insert_rows(connection, 500, due_in="-1 hour")
         few = pages(connection, "claim_due", CLAIM)
     many = pages(large, "claim_due", CLAIM)
-    # The trees of the indexes are a level or so higher; looking at the rows would be hundreds of times as many.
+    # The indexes have about one more level. Reading all rows would be hundreds of times as many pages.
     assert many < few * 2, f"{few} pages with 500 rows, {many} with {ROWS:,}"
 
 
@@ -189,7 +191,7 @@ def test_a_long_key_behind_a_failed_head_costs_the_claims_of_others_nothing(data
 
 
 def _claim_and_settle_others(connection: psycopg.Connection[Any]) -> int:
-    """Pages touched by a whole round of 100 rows of other keys; the batch has room for more."""
+    """Pages read to claim and settle 100 rows of other keys; the batch has room for more."""
     ids = insert_rows(connection, 100, ordering_key="other{n}")
     touched = pages(connection, "claim_due", CLAIM)
     touched += pages(connection, "next_due", HOT_PATH["next_due"])

@@ -1,4 +1,4 @@
-"""Least privilege: every role can do its job, and nothing that is not its job."""
+"""Least privilege: every role can do its job, and nothing else."""
 
 from __future__ import annotations
 
@@ -15,8 +15,9 @@ from psycopg import sql
 from outrider.consumer.inbox import Inbox
 from outrider.operations.setup import create_slot, slot_state
 from outrider.producer import Outbox
+from outrider.storage.decision import Burial, Retry
 from outrider.storage.sql_files import script
-from outrider.storage.store import Burial, Refusal, Store
+from outrider.storage.store import Store
 from tests.fixtures.broker import Broker
 from tests.fixtures.database import Database
 from tests.fixtures.rows import insert_rows, query
@@ -33,7 +34,7 @@ Roles = dict[str, str]
 
 @pytest.fixture
 def roles(database: Database) -> Iterator[Roles]:
-    """Roles are shared by all databases of a server: names of this test alone, gone with it."""
+    """Roles are shared by all databases of a server: unique names, dropped after the test."""
     names = {job: f"{job}_{uuid.uuid4().hex[:8]}" for job in JOBS}
     with database.connect() as connection:
         connection.execute(script("roles.sql", schema="public", **names))
@@ -64,13 +65,13 @@ def test_a_producer_enqueues(database: Database, roles: Roles) -> None:
         outbox.publish_many(connection, [{"event_type": "a", "payload": {}}, {"event_type": "b", "payload": {}}])
 
 
-def test_a_relay_settles_fails_buries_hands_over_and_tells_that_it_lives(database: Database, roles: Roles) -> None:
+def test_a_relay_settles_fails_buries_hands_over_and_shows_its_presence(database: Database, roles: Roles) -> None:
     ids = enqueue(database, 6)
     with acting_as(database, roles["relay"]) as connection:
         store = Store(connection, "public")
         assert store.settle(ids[:1]) == ids[:1]
         assert store.settle(ids[1:2], archive=True) == ids[1:2]
-        assert store.fail([Refusal(ids[2], "no route", 1.0)]) == [ids[2]]
+        assert store.fail([Retry(ids[2], "no route", 1.0)]) == [ids[2]]
         assert store.bury([Burial(ids[3], "rejected", "no", 1)]) == [ids[3]]
         assert store.hand_over(ids[4:5]) == ids[4:5]
         assert store.hand_over_all() == 1
@@ -87,7 +88,7 @@ def test_a_relay_creates_its_own_slot(database: Database, roles: Roles) -> None:
         assert slot_state(Store(connection, "public"), slot) is not None
 
 
-def test_a_scheduler_claims_settles_defers_buries_and_tells_that_it_lives(database: Database, roles: Roles) -> None:
+def test_a_scheduler_claims_settles_defers_buries_and_shows_its_presence(database: Database, roles: Roles) -> None:
     enqueue(database, 4)
     with acting_as(database, roles["scheduler"]) as connection:
         store = Store(connection, "public")
@@ -114,7 +115,7 @@ def test_a_consumer_marks_what_it_has_processed_and_a_scheduler_prunes_it(databa
 
 
 @pytest.mark.parametrize("table", TABLES)
-def test_an_observer_sees_every_table_and_changes_none(database: Database, roles: Roles, table: str) -> None:
+def test_an_observer_reads_every_table_and_changes_none(database: Database, roles: Roles, table: str) -> None:
     name = sql.Identifier(table)
     with acting_as(database, roles["observer"]) as connection:
         connection.execute(sql.SQL("SELECT count(*) FROM {}").format(name))
@@ -202,7 +203,7 @@ def test_a_role_cannot_do_what_is_not_its_job(
 
 
 def url_of(database: Database, role: str) -> str:
-    """The same database for this role, which may log in from now on."""
+    """The URL of the database for this role, which is allowed to log in."""
     with database.connect() as owner:
         owner.execute(sql.SQL("ALTER ROLE {} LOGIN PASSWORD 'role'").format(sql.Identifier(role)))
     parts = urlsplit(database.dsn)
@@ -210,9 +211,9 @@ def url_of(database: Database, role: str) -> str:
 
 
 def test_both_services_do_all_their_work_as_their_roles(stage: Stage, roles: Roles, rabbit: Broker) -> None:
-    """Deliver, archive, bury, retry, hand over, keep house: as processes that log in with nothing but their role."""
+    """Deliver, archive, bury, retry, hand over, maintenance: as processes that log in as their role."""
     queue = rabbit.declare_queue()
-    stage.slot = f"slot_{uuid.uuid4().hex[:12]}"  # not there yet: the relay makes it, and hands over the rows of before
+    stage.slot = f"slot_{uuid.uuid4().hex[:12]}"  # missing: the relay creates it, and hands over the rows from before
     settings: dict[str, Any] = {"archive": True, "max_attempts": 2, "backoff_seconds": 0.1}
     (by_scheduler,) = stage.insert(queue)
     relay = stage.start_relay(rabbit.url, database_url=url_of(stage.database, roles["relay"]), **settings)

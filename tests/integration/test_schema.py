@@ -1,4 +1,4 @@
-"""The schema: migrations lead where schema.sql says, constraints speak, and any name of a schema works."""
+"""The schema: migrations and schema.sql agree, constraints have clear names, and any schema name works."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.fixtures.database import Database
 
 WEIRD = 'we"ird %s'
 
-# Everything the catalog says of a schema, with its name taken out. Positions of columns count: rows are compared too.
+# All that the catalog holds about a schema, without its name. The positions of columns are compared too.
 CATALOG = {
     "columns": """
         SELECT c.relname, a.attnum, a.attname, format_type(a.atttypid, a.atttypmod), a.attnotnull, a.attidentity,
@@ -58,17 +58,17 @@ def describe(connection: psycopg.Connection[Any], schema: str) -> dict[str, list
 
 def test_schema_sql_and_the_replayed_migrations_give_the_same_database(database: Database) -> None:
     with database.connect() as connection:
-        connection.execute(script("schema.sql", schema="as_a_picture"))
+        connection.execute(script("schema.sql", schema="from_schema"))
         for migration in migrations():
-            connection.execute(script(migration.path, schema="as_a_history"))
-        picture, history = describe(connection, "as_a_picture"), describe(connection, "as_a_history")
-    assert len(picture["columns"]) > 50
-    assert len(picture["indexes"]) > 5
-    for part in picture:
-        assert picture[part] == history[part], part
+            connection.execute(script(migration.path, schema="from_migrations"))
+        expected, migrated = describe(connection, "from_schema"), describe(connection, "from_migrations")
+    assert len(expected["columns"]) > 50
+    assert len(expected["indexes"]) > 5
+    for part in expected:
+        assert expected[part] == migrated[part], part
 
 
-def test_the_comparison_sees_a_difference(database: Database) -> None:
+def test_the_comparison_detects_a_difference(database: Database) -> None:
     with database.connect() as connection:
         connection.execute(script("schema.sql", schema="a"))
         connection.execute(script("schema.sql", schema="b"))
@@ -110,8 +110,9 @@ def test_a_constraint_says_what_is_wrong(database: Database, column: str, value:
 
 
 def test_the_planner_accepts_every_query(database: Database) -> None:
-    """Names and types are right in each of them, also in those that no other test runs."""
-    fragments = set(re.findall(r"(?<![:\w]):([a-z]\w*)", (sql_directory() / "queries.sql").read_text()))
+    """Names and types are right in every query, also in those that no other test runs."""
+    text = "".join(file.read_text() for file in (sql_directory() / "queries").glob("*.sql"))
+    fragments = set(re.findall(r"(?<![:\w]):([a-z]\w*)", text))
     with database.connect() as connection:
         queries = Store(connection, "public").queries
         for name in queries.keys() - fragments:

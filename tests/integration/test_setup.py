@@ -1,4 +1,4 @@
-"""Set-up against a real server: idempotent, careful with what is not its own, clear when it cannot."""
+"""Set-up against a real server: it is idempotent, changes nothing of others, and explains what it cannot do."""
 
 from __future__ import annotations
 
@@ -32,6 +32,7 @@ from tests.fixtures.database import Database, create_database, drop_database
 from tests.fixtures.servers import SharedPostgres
 
 WEIRD = 'we"ird %s'
+NOTHING_TO_DO = ["already applied", "already exists", "already exists"]
 
 
 @pytest.fixture
@@ -43,12 +44,12 @@ def empty_database(postgres_server: SharedPostgres) -> Iterator[Database]:
 
 @pytest.fixture
 def target() -> Target:
-    """Slots are shared by all databases of a server, so every test has its own name."""
+    """All databases of a server share the slot names, so every test has its own."""
     return Target(schema="public", publication="outbox", slot=f"slot_{uuid.uuid4().hex[:12]}")
 
 
 def set_up(store: Store, target: Target) -> dict[str, str]:
-    """Run the plan; what became of each part."""
+    """Run the plan; returns the outcome of each step."""
     facts = read_facts(store, publication=target.publication, slot=target.slot)
     return {step.what: apply_step(store, step) for step in plan_setup(facts, target, migrations())}
 
@@ -65,16 +66,14 @@ def enqueue(connection: psycopg.Connection[Any], count: int = 1) -> None:
     )
 
 
-def test_set_up_makes_everything_and_the_second_time_nothing(empty_database: Database, target: Target) -> None:
+def test_set_up_creates_everything_and_the_second_time_nothing(empty_database: Database, target: Target) -> None:
     with empty_database.connect() as connection:
         store = Store(connection, "public")
         first = set_up(store, target)
         assert first[f"publication {target.publication}"] == first[f"slot {target.slot}"] == "created"
         before = slot_state(store, target.slot)
         second = set_up(store, target)
-        assert [outcome for what, outcome in second.items() if not what.startswith("PostgreSQL")] == [
-            "already there"
-        ] * 3
+        assert list(second.values())[1:] == NOTHING_TO_DO
         assert publication_problem(store, "public", target.publication) is None
         after = slot_state(store, target.slot)
     assert before is not None
@@ -91,14 +90,14 @@ def test_a_schema_with_quotes_and_percent_signs_is_set_up_and_torn_down(
     with empty_database.connect() as connection:
         store = Store(connection, WEIRD)
         set_up(store, target)
-        assert set(set_up(store, target).values()) == {"already there", "already so", "will do (wal_level logical)"}
+        assert set(set_up(store, target).values()) == {*NOTHING_TO_DO, "already set", "supported (wal_level logical)"}
         assert publication_problem(store, WEIRD, WEIRD) is None
         assert set(tear_down(store, target, drop_tables=True).values()) == {"dropped"}
         facts = read_facts(store, publication=WEIRD, slot=target.slot)
     assert (facts.tables, facts.publication, facts.slot) == (frozenset(), None, None)
 
 
-def test_rows_from_before_the_slot_become_the_schedulers(database: Database, target: Target) -> None:
+def test_rows_from_before_the_slot_are_handed_over(database: Database, target: Target) -> None:
     with database.connect() as connection:
         enqueue(connection, 3)
         outcomes = set_up(Store(connection, "public"), target)
@@ -117,7 +116,7 @@ def test_the_printed_sql_does_what_set_up_would_do(empty_database: Database, tar
         for statement in printed.split(";\n"):
             connection.execute(statement)
         outcomes = set_up(store, target)
-    assert list(outcomes.values())[1:] == ["already there"] * 3
+    assert list(outcomes.values())[1:] == NOTHING_TO_DO
 
 
 @pytest.mark.parametrize("seconds", [0.0, 2.5, 90.0, 86400.0])
@@ -126,7 +125,7 @@ def test_the_handover_time_is_the_default_of_new_rows(database: Database, target
     with database.connect() as connection:
         store = Store(connection, "public")
         assert set_up(store, target)[f"handover after {seconds:g} s"] == "set"
-        assert set_up(store, target)[f"handover after {seconds:g} s"] == "already so"
+        assert set_up(store, target)[f"handover after {seconds:g} s"] == "already set"
         enqueue(connection)
         row = connection.execute(
             "SELECT extract(epoch FROM next_attempt_at - created_at)::float8 FROM outbox"
@@ -135,7 +134,7 @@ def test_the_handover_time_is_the_default_of_new_rows(database: Database, target
     assert row[0] == pytest.approx(seconds, abs=0.05)
 
 
-def test_polling_only_makes_no_publication_and_no_slot(empty_database: Database, target: Target) -> None:
+def test_polling_only_creates_no_publication_and_no_slot(empty_database: Database, target: Target) -> None:
     target = Target(schema="public", publication="outbox", slot=target.slot, polling_only=True)
     with empty_database.connect() as connection:
         store = Store(connection, "public")
@@ -168,14 +167,14 @@ def test_two_set_ups_at_once_do_no_harm(empty_database: Database, target: Target
         thread.join()
     assert errors == []
     with empty_database.connect() as connection:
-        assert list(set_up(Store(connection, "public"), target).values())[1:] == ["already there"] * 3
+        assert list(set_up(Store(connection, "public"), target).values())[1:] == NOTHING_TO_DO
 
 
 def test_a_publication_of_another_outbox_is_not_touched(database: Database, target: Target) -> None:
     with database.connect() as connection:
         set_up(Store(connection, "public"), target)
         other = Target(schema="other", publication=target.publication, slot=target.slot)
-        with pytest.raises(SetupError, match=r"publishes public\.outbox, not other\.outbox alone: choose another name"):
+        with pytest.raises(SetupError, match=r"publishes public\.outbox, not only other\.outbox: choose another name"):
             set_up(Store(connection, "other"), other)
         assert publication_problem(Store(connection, "public"), "public", target.publication) is None
 
@@ -185,7 +184,7 @@ def test_a_publication_of_another_outbox_is_not_touched(database: Database, targ
     [
         ("FOR ALL TABLES", "is for all tables"),
         ("FOR TABLE outbox, outbox_event", "publishes public.outbox, public.outbox_event"),
-        ("FOR TABLE outbox", "does not publish inserts only"),
+        ("FOR TABLE outbox", "must publish inserts and nothing else"),
         ("", "publishes no table"),
     ],
 )
@@ -198,16 +197,16 @@ def test_a_publication_of_the_wrong_shape_is_noticed(database: Database, publica
 def test_a_column_list_is_noticed_where_there_are_column_lists(database: Database) -> None:
     with database.connect() as connection:
         if connection.info.server_version < 150000:
-            pytest.skip("PostgreSQL 14 knows no column lists")
+            pytest.skip("PostgreSQL 14 has no column lists")
         connection.execute("CREATE PUBLICATION outbox FOR TABLE outbox (id, payload) WITH (publish = 'insert')")
         problem = publication_problem(Store(connection, "public"), "public", "outbox")
-    assert problem == "publication outbox publishes some columns of public.outbox only"
+    assert problem == "publication outbox publishes only some columns of public.outbox"
 
 
 def test_a_row_filter_makes_a_shard_and_is_kept(database: Database, target: Target) -> None:
     with database.connect() as connection:
         if connection.info.server_version < 150000:
-            pytest.skip("PostgreSQL 14 knows no row filters")
+            pytest.skip("PostgreSQL 14 has no row filters")
         connection.execute("CREATE PUBLICATION outbox FOR TABLE outbox WHERE (id % 2 = 0)")
         outcomes = set_up(Store(connection, "public"), target)
         kept = connection.execute("SELECT rowfilter FROM pg_publication_tables WHERE pubname = 'outbox'").fetchone()
@@ -216,11 +215,11 @@ def test_a_row_filter_makes_a_shard_and_is_kept(database: Database, target: Targ
     assert kept[0] is not None
 
 
-def test_a_publication_whose_table_was_made_again_is_repaired(database: Database, target: Target) -> None:
+def test_a_publication_without_its_table_is_repaired(database: Database, target: Target) -> None:
     with database.connect() as connection:
         connection.execute("CREATE PUBLICATION outbox WITH (publish = 'insert')")
         store = Store(connection, "public")
-        assert set_up(store, target)["publication outbox"] == "published nothing; now the outbox table"
+        assert set_up(store, target)["publication outbox"] == "published no table; outbox table added"
         assert publication_problem(store, "public", "outbox") is None
 
 
@@ -233,15 +232,15 @@ def test_a_slot_of_another_database_is_not_touched(
             store = Store(connection, "public")
             with pytest.raises(SetupError, match=f"belongs to database {empty_database.name}: choose another name"):
                 set_up(store, target)
-            assert tear_down(store, target)[f"slot {target.slot}"].startswith("left alone")
+            assert tear_down(store, target)[f"slot {target.slot}"].startswith("kept: ")
         assert slot_state(Store(elsewhere, "public"), target.slot) is not None
 
 
-def test_somebody_elses_table_is_not_taken_for_an_outbox(empty_database: Database, target: Target) -> None:
+def test_another_table_called_outbox_is_not_used_or_dropped(empty_database: Database, target: Target) -> None:
     with empty_database.connect() as connection:
         connection.execute("CREATE TABLE outbox (letter text)")
         store = Store(connection, "public")
-        with pytest.raises(SetupError, match="of somebody else: choose another with --schema"):
+        with pytest.raises(SetupError, match=r"other tables with our names \(outbox\): choose another with --schema"):
             set_up(store, target)
         with pytest.raises(SetupError, match="nothing was dropped"):
             tear_down(store, target, drop_tables=True)
@@ -253,7 +252,7 @@ def test_teardown_keeps_tables_and_their_rows(database: Database, target: Target
         set_up(store, target)
         enqueue(connection, 2)
         assert list(tear_down(store, target).values()) == ["dropped", "dropped", "kept"]
-        assert list(tear_down(store, target).values()) == ["not there", "not there", "kept"]
+        assert list(tear_down(store, target).values()) == ["does not exist", "does not exist", "kept"]
         assert kept_rows(store)["undelivered messages"] == 2
 
 
@@ -282,7 +281,7 @@ def test_a_failover_slot_is_one_where_the_server_can(database: Database, target:
             assert state.failover
 
 
-def test_a_lost_slot_is_told_and_made_again(private_postgres: Callable[..., Postgres], target: Target) -> None:
+def test_a_lost_slot_is_reported_and_created_again(private_postgres: Callable[..., Postgres], target: Target) -> None:
     server = private_postgres(
         settings={"max_slot_wal_keep_size": "1MB", "min_wal_size": "32MB", "max_wal_size": "32MB"}
     )
@@ -313,4 +312,4 @@ def test_every_supported_server_here_can_be_set_up(private_postgres: Callable[..
         with psycopg.connect(private_postgres(version=version).dsn(), autocommit=True) as connection:
             store = Store(connection, "public")
             set_up(store, target)
-            assert list(set_up(store, target).values())[1:] == ["already there"] * 3
+            assert list(set_up(store, target).values())[1:] == NOTHING_TO_DO

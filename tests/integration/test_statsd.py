@@ -1,4 +1,4 @@
-"""The StatsD bridge: what arrives at a real UDP socket, from a registry and from a whole service."""
+"""StatsD: what a real UDP socket receives from a registry and from a whole service."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from outrider.errors import SettingsError
 from outrider.failures import failure
 from outrider.settings.loading import load_settings
-from outrider.settings.models import RelaySettings
+from outrider.settings.relay import RelaySettings
 from outrider.telemetry.metrics import CATALOGUE, Metrics
 from outrider.telemetry.statsd import MAX_PACKET_BYTES, StatsD
 from tests.fixtures.broker import Broker
@@ -22,7 +22,7 @@ NEVER = 3600.0  # an interval that does not come: what arrives was sent at the e
 
 
 class Agent:
-    """Listens as a StatsD agent does, and adds up as one does."""
+    """Listens and sums up like a StatsD agent."""
 
     def __init__(self) -> None:
         self._socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
@@ -45,7 +45,7 @@ class Agent:
                 return b"\n".join(self.packets).decode().splitlines()
 
     def values(self) -> dict[str, float]:
-        """By name and tags: counters summed up, gauges the last."""
+        """By name and tags: the sum of a counter, the last value of a gauge."""
         values: dict[str, float] = {}
         for line in self.lines():
             head, kind, *tags = line.split("|")
@@ -117,7 +117,7 @@ def test_many_series_are_split_into_packets_that_fit_a_frame(agent: Agent) -> No
     assert max(map(len, agent.packets)) <= MAX_PACKET_BYTES
 
 
-def test_an_agent_that_cannot_be_reached_costs_nothing_and_no_count_is_lost(
+def test_an_agent_that_cannot_be_reached_blocks_nothing_and_no_count_is_lost(
     agent: Agent, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     metrics = Metrics("relay")

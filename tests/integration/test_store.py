@@ -1,4 +1,4 @@
-"""The store on a real server, where the table is not as it should be: ids that are taken, and deadlocks."""
+"""The store on a real server in unusual situations: ids that are in use, and deadlocks."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ import psycopg
 import pytest
 
 from outrider.errors import DatabaseError
-from outrider.storage.store import DEADLOCK, Burial, Store
+from outrider.storage.decision import Burial
+from outrider.storage.query_runner import DEADLOCK
+from outrider.storage.store import Store
 from tests.fixtures.database import Database
 from tests.fixtures.rows import ids_in, insert_rows, query
 from tests.fixtures.waiting import wait_for
@@ -18,11 +20,11 @@ from tests.fixtures.waiting import wait_for
 LOCKED = "SELECT 1 FROM outbox WHERE id = %s FOR UPDATE"
 
 
-# -- ids that are taken -----------------------------------------------------------------------------------------------
+# -- ids that are in use ----------------------------------------------------------------------------------------------
 
 
 def restart_at(store: Store, row_id: int) -> None:
-    """As TRUNCATE outbox RESTART IDENTITY does, and as far as the test needs it."""
+    """Restart the ids at this one, as TRUNCATE ... RESTART IDENTITY would at 1."""
     store.connection.execute("TRUNCATE outbox")
     store.connection.execute("SELECT setval(pg_get_serial_sequence('outbox', 'id'), %s, false)", [row_id])
 
@@ -52,7 +54,7 @@ def test_a_row_is_buried_though_a_dead_letter_has_its_id(store: Store) -> None:
     assert dead_letters(store) == {
         **dict.fromkeys(older, "older"),
         **dict.fromkeys(range(first + 2, last + 1), "newer"),  # under their own ids
-        **dict.fromkeys((last + 1, last + 2), "newer"),  # under ids that nobody had
+        **dict.fromkeys((last + 1, last + 2), "newer"),  # under ids that were free
     }
 
 
@@ -66,7 +68,7 @@ def test_a_row_expires_though_a_dead_letter_has_its_id(store: Store) -> None:
     assert dead_letters(store) == {row_id: "older", row_id + 1: "newer"}
 
 
-def test_a_replayed_dead_letter_and_its_namesake_both_go_out(store: Store) -> None:
+def test_two_dead_letters_that_had_the_same_id_are_both_replayed(store: Store) -> None:
     (row_id,) = insert_rows(store.connection, event_type="older")
     store.bury([Burial(row_id, "rejected", "no", 1)])
     restart_at(store, row_id)
@@ -82,7 +84,7 @@ def test_a_replayed_dead_letter_and_its_namesake_both_go_out(store: Store) -> No
 
 @pytest.fixture
 def rival(scratch: Database) -> Iterator[psycopg.Connection[Any]]:
-    """Another session with a transaction; in a deadlock it is never the one to be ended."""
+    """Another session in a transaction. PostgreSQL never aborts it in a deadlock: its deadlock_timeout is longer."""
     with scratch.connect() as connection:
         connection.execute("SET deadlock_timeout = '1min'")
         connection.autocommit = False
@@ -92,12 +94,12 @@ def rival(scratch: Database) -> Iterator[psycopg.Connection[Any]]:
 
 def waits_for_a_lock(database: Database, pid: int) -> bool:
     with database.connect() as connection:
-        question = "SELECT wait_event_type = 'Lock' FROM pg_stat_activity WHERE pid = %s"
-        return bool(query(connection, question, pid)[0])
+        waits = "SELECT wait_event_type = 'Lock' FROM pg_stat_activity WHERE pid = %s"
+        return bool(query(connection, waits, pid)[0])
 
 
-def in_each_others_way(scratch: Database, store: Store, rival: psycopg.Connection[Any], ids: list[int]) -> None:
-    """The rival has the second row and wants the first; the store, which settles both, waits for the second."""
+def create_deadlock(scratch: Database, store: Store, rival: psycopg.Connection[Any], ids: list[int]) -> None:
+    """The rival holds the second row and locks the first; the store, which settles both, waits for the second."""
     wait_for(lambda: waits_for_a_lock(scratch, store.connection.info.backend_pid), message="the store never waited")
     rival.execute(LOCKED, [ids[0]])
 
@@ -108,13 +110,13 @@ def test_the_victim_of_a_deadlock_tries_again(scratch: Database, store: Store, r
     rival.execute(LOCKED, [ids[1]])
     with ThreadPoolExecutor(1) as pool:
         settled = pool.submit(store.settle, ids)
-        in_each_others_way(scratch, store, rival, ids)  # returns when the store has been ended and tries again
+        create_deadlock(scratch, store, rival, ids)  # returns when the store's statement was aborted
         rival.rollback()
         assert sorted(settled.result(timeout=30)) == ids
     assert ids_in(store.connection) == []
 
 
-def test_in_a_transaction_of_the_callers_a_deadlock_is_an_error(
+def test_in_a_transaction_of_the_caller_a_deadlock_is_an_error(
     scratch: Database, store: Store, rival: psycopg.Connection[Any]
 ) -> None:
     store.connection.execute("SET deadlock_timeout = '1s'")
@@ -127,7 +129,7 @@ def test_in_a_transaction_of_the_callers_a_deadlock_is_an_error(
 
     with ThreadPoolExecutor(1) as pool:
         settled = pool.submit(settle)
-        in_each_others_way(scratch, store, rival, ids)
+        create_deadlock(scratch, store, rival, ids)
         with pytest.raises(DatabaseError, match="deadlock") as caught:
             settled.result(timeout=30)
         assert caught.value.sqlstate == DEADLOCK

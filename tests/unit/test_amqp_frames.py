@@ -1,4 +1,4 @@
-"""The frames of a message: what py-amqp's own frame writer makes of it, byte for byte."""
+"""The frames of a message equal those of py-amqp's frame writer, byte for byte."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from amqp import spec
 from amqp.method_framing import frame_writer
 from amqp.serialization import dumps
 
-from outrider.delivery.amqp_channel import Envelope, frames_of
+from outrider.delivery.amqp_frames import Envelope, frames_of
 from tests.fixtures.messages import make_message
 
 FRAME_MAX = 4096

@@ -1,4 +1,4 @@
-"""The harness of the benchmarks: what one failing measurement does to the others, and which readings count."""
+"""Running the benchmarks: a failing measurement does not affect others, and invalid readings do not count."""
 
 from __future__ import annotations
 
@@ -14,38 +14,38 @@ from rich.console import Console
 
 from bench.figures import WANTED, Figures, percentile
 from bench.machine import memory_directory
-from bench.peer_environment import PeerMissing
-from bench.reader import Reading
+from bench.messages import event_id
+from bench.peer_venv import PeerUnavailable
 from bench.run import Part, run_parts
 from bench.scale import QUICK, Scale
-from bench.stage import BenchmarkError, Stage
-from bench.traffic import event_id
+from bench.servers import BenchmarkError, BenchServers
+from bench.slot_reader import Reading
 
 
 class NoServers:
-    """In place of a stage: these measurements need none."""
+    """In place of BenchServers: these measurements need none."""
 
     def start(self) -> None: ...
 
 
-def succeed(_: Stage, __: Scale, figures: Figures) -> None:
+def succeed(_: BenchServers, __: Scale, figures: Figures) -> None:
     figures.put("bulk_enqueue_vs_insert", 1.25)
 
 
-def fail_halfway(_: Stage, __: Scale, figures: Figures) -> None:
+def fail_halfway(_: BenchServers, __: Scale, figures: Figures) -> None:
     figures.put("latency_p50_vs_direct", 1.0)
     raise BenchmarkError("3 of 10 messages did not arrive\nand a log")
 
 
-def lack_its_peer(_: Stage, __: Scale, ___: Figures) -> None:
-    raise PeerMissing("no Java 17 here")
+def raise_peer_unavailable(_: BenchServers, __: Scale, ___: Figures) -> None:
+    raise PeerUnavailable("no Java 17 here")
 
 
-def be_interrupted(_: Stage, __: Scale, ___: Figures) -> None:
+def raise_keyboard_interrupt(_: BenchServers, __: Scale, ___: Figures) -> None:
     raise KeyboardInterrupt
 
 
-def hang(_: Stage, __: Scale, ___: Figures) -> None:
+def hang(_: BenchServers, __: Scale, ___: Figures) -> None:
     time.sleep(60)
 
 
@@ -54,13 +54,13 @@ SUCCEED = Part("bulk", succeed, ("bulk_enqueue_vs_insert",))
 
 def run(tmp_path: Path, *parts: Part, scale: Scale = QUICK) -> tuple[bool, dict[str, Any]]:
     console = Console(file=io.StringIO())
-    complete = run_parts(parts, cast(Stage, NoServers()), scale, Figures(), console, tmp_path / "latest.json")
+    complete = run_parts(parts, cast(BenchServers, NoServers()), scale, Figures(), console, tmp_path / "latest.json")
     return complete, json.loads((tmp_path / "latest.json").read_text())
 
 
-def test_a_failing_part_is_null_with_its_reason_and_the_others_go_on(tmp_path: Path) -> None:
+def test_a_failing_part_is_null_with_its_reason_and_the_others_continue(tmp_path: Path) -> None:
     failing = Part("latency", fail_halfway, ("latency_p50_vs_direct", "latency_p99_vs_direct"))
-    missing = Part("decode", lack_its_peer, ("decode_vs_debezium",))
+    missing = Part("decode", raise_peer_unavailable, ("decode_vs_debezium",))
     complete, results = run(tmp_path, failing, missing, SUCCEED)
     assert complete
     assert set(WANTED) < set(results)
@@ -72,8 +72,8 @@ def test_a_failing_part_is_null_with_its_reason_and_the_others_go_on(tmp_path: P
     assert results["notes"]["worker_vs_raw_consume"] == "not part of this run"
 
 
-def test_ctrl_c_ends_the_run_and_keeps_what_was_measured(tmp_path: Path) -> None:
-    interrupted = Part("worker", be_interrupted, ("worker_vs_raw_consume",))
+def test_ctrl_c_ends_the_run_and_keeps_the_results_so_far(tmp_path: Path) -> None:
+    interrupted = Part("worker", raise_keyboard_interrupt, ("worker_vs_raw_consume",))
     never = Part("latency", fail_halfway, ("latency_p50_vs_direct",))
     complete, results = run(tmp_path, SUCCEED, interrupted, never)
     assert not complete
@@ -82,17 +82,17 @@ def test_ctrl_c_ends_the_run_and_keeps_what_was_measured(tmp_path: Path) -> None
     assert results["notes"]["latency_p50_vs_direct"] == "not part of this run"
 
 
-def test_a_part_that_takes_too_long_is_given_up(tmp_path: Path) -> None:
+def test_a_part_that_takes_too_long_is_stopped(tmp_path: Path) -> None:
     hanging = Part("worker", hang, ("worker_vs_raw_consume",))
     complete, results = run(tmp_path, hanging, SUCCEED, scale=replace(QUICK, part_seconds=0.05))
     assert complete
-    assert results["notes"]["worker_vs_raw_consume"] == "failed: given up after 0.05 s"
+    assert results["notes"]["worker_vs_raw_consume"] == "failed: stopped after 0.05 s"
     assert results["bulk_enqueue_vs_insert"] == 1.25
 
 
 def test_a_part_whose_peer_cannot_be_prepared_is_not_measured(tmp_path: Path) -> None:
     def prepare() -> None:
-        raise PeerMissing("it could not be installed")
+        raise PeerUnavailable("it could not be installed")
 
     complete, results = run(tmp_path, replace(SUCCEED, prepare=prepare))
     assert complete
@@ -116,15 +116,15 @@ def test_the_rate_of_a_reading_is_that_of_the_rows_after_its_first_batch() -> No
         (answer(0, 1, 1), "1 of 3 rows were not read, 1 too many"),
         (answer(0, 1, 2, 2), "0 of 3 rows were not read, 1 too many"),
         (answer(0, 1, 7), "1 of 3 rows were not read, 1 too many"),
-        (answer(0, 1, 2, first_rows=3, seconds=0.0), "3 rows came in one batch: too few to measure a rate"),
+        (answer(0, 1, 2, first_rows=3, seconds=0.0), "3 rows arrived in one batch: too few to measure a rate"),
     ],
 )
-def test_a_reading_counts_only_if_every_row_came_once(read: dict[str, Any], complaint: str) -> None:
+def test_a_reading_counts_only_if_every_row_arrived_once(read: dict[str, Any], complaint: str) -> None:
     with pytest.raises(BenchmarkError, match=f"^{complaint}$"):
         Reading.checked(read, expected=3)
 
 
-def test_files_are_kept_in_memory_only_on_a_tmpfs(tmp_path: Path) -> None:
+def test_a_memory_directory_is_a_tmpfs_with_enough_space(tmp_path: Path) -> None:
     mounts = tmp_path / "mounts"
     for kind, expected in (("tmpfs", tmp_path), ("ext4", None)):
         mounts.write_text(f"proc /proc proc rw 0 0\nnone {tmp_path} {kind} rw 0 0\n")

@@ -1,4 +1,4 @@
-"""What a row becomes on the wire, and which rows cannot become a message."""
+"""Rows are converted to broker messages, or are undecodable."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from hypothesis import strategies as st
 from kombu.transport.native_delayed_delivery import calculate_routing_key
 from kombu.utils.json import dumps
 
-from outrider.delivery.amqp_properties import PropertiesEncoder
+from outrider.delivery.amqp_properties import encode_properties
 from outrider.delivery.broker_message import MAX_EXPIRATION_MILLISECONDS, BrokerMessage, to_broker_message
 from outrider.delivery.declarations import parse_declarations
 from outrider.errors import UndecodableMessage
-from outrider.storage.message import moment
+from outrider.storage.server_time import to_datetime
 from tests.fixtures.messages import NOW, make_message
 
 SECOND = 1_000_000
@@ -36,7 +36,7 @@ def test_a_plain_row_gets_the_defaults_of_an_event() -> None:
         "delivery_mode": 2,
         "message_id": message.event_id,
         "type": "order.placed",
-        "timestamp": int(moment(NOW).timestamp()),
+        "timestamp": int(to_datetime(NOW).timestamp()),
     }
 
 
@@ -141,24 +141,24 @@ class TestNativeDelayedDelivery:
         )
 
     def test_the_delay_is_what_is_left_until_the_eta(self) -> None:
-        wire = to_broker_message(self.message(moment(NOW) + timedelta(seconds=90.5)), NOW)
+        wire = to_broker_message(self.message(to_datetime(NOW) + timedelta(seconds=90.5)), NOW)
         assert (wire.exchange, wire.routing_key) == ("celery_delayed_27", calculate_routing_key(90, "celery.tasks"))
 
     def test_an_eta_without_a_zone_is_utc(self) -> None:
-        wire = to_broker_message(self.message((moment(NOW) + timedelta(seconds=90)).replace(tzinfo=None)), NOW)
+        wire = to_broker_message(self.message((to_datetime(NOW) + timedelta(seconds=90)).replace(tzinfo=None)), NOW)
         assert wire.routing_key == calculate_routing_key(90, "celery.tasks")
 
     @pytest.mark.parametrize("seconds", [0.5, 0, -3600])
     def test_without_a_delay_left_it_goes_where_every_delay_ends(self, seconds: float) -> None:
-        wire = to_broker_message(self.message(moment(NOW) + timedelta(seconds=seconds)), NOW)
+        wire = to_broker_message(self.message(to_datetime(NOW) + timedelta(seconds=seconds)), NOW)
         assert (wire.exchange, wire.routing_key) == ("celery_delayed_delivery", "celery.tasks")
 
     def test_the_prefix_of_the_exchanges_is_kept(self) -> None:
-        wire = to_broker_message(self.message(moment(NOW), exchange="shop_celery_delayed_27"), NOW)
+        wire = to_broker_message(self.message(to_datetime(NOW), exchange="shop_celery_delayed_27"), NOW)
         assert wire.exchange == "shop_celery_delayed_delivery"
 
     def test_a_delay_that_the_exchanges_cannot_express_is_the_longest_they_can(self) -> None:
-        wire = to_broker_message(self.message(moment(NOW) + timedelta(days=36500)), NOW)
+        wire = to_broker_message(self.message(to_datetime(NOW) + timedelta(days=36500)), NOW)
         assert wire.routing_key == "1." * 28 + "celery.tasks"
 
     @pytest.mark.parametrize("eta", [None, "soon", ""])
@@ -206,7 +206,7 @@ scalars = (
     st.none()
     | st.booleans()
     | st.integers(-(2**63), 2**63 - 1)
-    | st.floats(allow_nan=False, allow_infinity=False)  # which the broker does not survive
+    | st.floats(allow_nan=False, allow_infinity=False)  # the broker would close the connection
     | st.text(st.characters(codec="utf-8"), max_size=200)
     | st.datetimes(datetime(1970, 1, 1), datetime(2100, 1, 1))
     | st.decimals(-(10**8), 10**8, places=1)
@@ -236,24 +236,18 @@ property_sets = st.fixed_dictionaries(
 )
 
 
-class TestPropertiesEncoder:
-    """One encoder for all examples, so that what it remembers from one is used in the next."""
-
-    encoder = PropertiesEncoder()
-
+class TestAmqpProperties:
     @given(headers=header_tables, properties=property_sets)
-    def test_it_encodes_what_py_amqp_encodes(self, headers: dict[str, Any], properties: dict[str, Any]) -> None:
+    def test_they_are_encoded_as_py_amqp_encodes_them(
+        self, headers: dict[str, Any], properties: dict[str, Any]
+    ) -> None:
         reference = amqp.Message(b"", application_headers=headers, **properties)._serialize_properties()
-        for _ in range(2):
-            assert self.encoder.encode(BrokerMessage("", "", headers, properties)) == reference
+        assert encode_properties(BrokerMessage("", "", headers, properties)) == reference
 
-    @pytest.mark.parametrize("first", [1, True, 1.0])
-    @pytest.mark.parametrize("second", [1, True, 1.0, 0, False, 0.0, -0.0])
-    def test_values_that_are_equal_but_differ_in_type_are_told_apart(self, first: Any, second: Any) -> None:
-        encoder = PropertiesEncoder()
-        for value in (first, second):
-            reference = amqp.Message(b"", application_headers={"x": value})._serialize_properties()
-            assert encoder.encode(BrokerMessage("", "", {"x": value}, {})) == reference
+    @pytest.mark.parametrize("value", [1, True, 1.0, 0, False, 0.0, -0.0])
+    def test_equal_values_of_different_types_are_encoded_by_their_type(self, value: Any) -> None:
+        reference = amqp.Message(b"", application_headers={"x": value})._serialize_properties()
+        assert encode_properties(BrokerMessage("", "", {"x": value}, {})) == reference
 
     @pytest.mark.parametrize(
         "headers",
@@ -261,15 +255,15 @@ class TestPropertiesEncoder:
     )
     def test_a_header_that_amqp_cannot_carry_is_undecodable(self, headers: dict[str, Any]) -> None:
         with pytest.raises(UndecodableMessage):
-            self.encoder.encode(BrokerMessage("", "", headers, {}))
+            encode_properties(BrokerMessage("", "", headers, {}))
 
     def test_the_error_names_the_header_and_not_its_value(self) -> None:
         secret = uuid.uuid4()
         with pytest.raises(UndecodableMessage, match="card") as raised:
-            self.encoder.encode(BrokerMessage("", "", {"card": secret}, {}))
+            encode_properties(BrokerMessage("", "", {"card": secret}, {}))
         assert str(secret) not in str(raised.value)
 
     @pytest.mark.parametrize("properties", [{"message_id": "x" * 256}, {"priority": 256}, {"timestamp": -1}])
     def test_a_property_that_amqp_cannot_carry_is_undecodable(self, properties: dict[str, Any]) -> None:
         with pytest.raises(UndecodableMessage):
-            self.encoder.encode(BrokerMessage("", "", {}, properties))
+            encode_properties(BrokerMessage("", "", {}, properties))

@@ -1,4 +1,4 @@
-"""What every command shares: flags from settings, errors in one line, exit statuses."""
+"""What all commands have in common: flags from settings, errors in one line, exit status."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from click.testing import CliRunner
 from outrider.cli import outrider
 from outrider.errors import DatabaseError, OutboxError, SettingsError
 from outrider.runtime.command import run, settings_flags
-from outrider.settings.models import DatabaseSettings, RelaySettings, setting_name
+from outrider.settings.database import DatabaseSettings, setting_name
+from outrider.settings.relay import RelaySettings
 
 
 def command_that_raises(error: BaseException) -> click.Command:
@@ -38,10 +39,10 @@ def run_with(
     [
         (SettingsError("slot: too long"), 2),
         (DatabaseError("PostgreSQL: no", sqlstate="42501"), 1),
-        (OutboxError("the broker said no"), 1),
+        (OutboxError("the broker refused"), 1),
     ],
 )
-def test_what_we_raise_on_purpose_is_one_line_and_an_exit_status(
+def test_an_outbox_error_is_one_line_and_an_exit_status(
     error: OutboxError, status: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     code, stderr = run_with(monkeypatch, capsys, command_that_raises(error))

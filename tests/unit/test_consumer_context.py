@@ -1,4 +1,4 @@
-"""Around a handler, the context is its message's; what it publishes carries it on."""
+"""The context of a message is restored around its handler, and messages that the handler publishes continue it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import sentry_sdk
 import structlog
 from opentelemetry import trace
 
-from outrider.consumer.context import report, restored
+from outrider.consumer.context import report_to_sentry, restored_context
 from outrider.delivery.broker_message import LOG_CONTEXT_HEADER
 from outrider.producer import Context, get_tracking_ids
 from tests.unit.test_consumer_definition import make_delivery
@@ -37,9 +37,9 @@ def sentry_events() -> Iterator[list[Any]]:
         yield events
 
 
-def test_tracking_ids_and_traces_are_carried_on_by_what_the_handler_publishes() -> None:
+def test_messages_that_the_handler_publishes_continue_tracking_ids_and_traces() -> None:
     delivery = make_delivery(tracking_ids=("a", "b"), headers={"traceparent": PARENT})
-    with restored(delivery, "billing"):
+    with restored_context(delivery, "billing"):
         assert get_tracking_ids() == ("a", "b")
         assert f"{trace.get_current_span().get_span_context().trace_id:032x}" == TRACE
         headers = Context().headers("c")
@@ -49,20 +49,20 @@ def test_tracking_ids_and_traces_are_carried_on_by_what_the_handler_publishes() 
     assert not trace.get_current_span().get_span_context().is_valid
 
 
-def test_log_lines_of_the_handler_carry_the_message_and_what_its_producer_sent_along() -> None:
+def test_log_lines_of_the_handler_have_the_message_ids_and_the_producers_log_context() -> None:
     structlog.contextvars.clear_contextvars()
     delivery = make_delivery(event_id="e-1", headers={LOG_CONTEXT_HEADER: {"customer": 7, "event_id": "not this"}})
-    with restored(delivery, "billing"):
+    with restored_context(delivery, "billing"):
         bound = structlog.contextvars.get_contextvars()
     assert bound == {"customer": 7, "consumer": "billing", "event_id": "e-1", "event_type": "order.placed"}
     structlog.contextvars.clear_contextvars()
 
 
-def test_sentry_continues_the_trace_and_hears_of_what_is_given_up(sentry_events: list[Any]) -> None:
+def test_sentry_continues_the_trace_and_receives_the_error_of_a_buried_message(sentry_events: list[Any]) -> None:
     delivery = make_delivery(headers={"sentry-trace": f"{TRACE}-00f067aa0ba902b7-1"})
-    with restored(delivery, "billing"):
+    with restored_context(delivery, "billing"):
         assert Context().headers("c")["sentry-trace"].startswith(TRACE)
-        report(ValueError("given up"))
+        report_to_sentry(ValueError("buried"))
     (event,) = sentry_events
-    assert event["exception"]["values"][0]["value"] == "given up"
+    assert event["exception"]["values"][0]["value"] == "buried"
     assert event["contexts"]["trace"]["trace_id"] == TRACE

@@ -1,4 +1,4 @@
-"""A consumer is checked when it is defined, and can be called like its function."""
+"""A consumer is checked at its definition and can be called like its function."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 from pydantic import BaseModel
 
 from outrider.consumer import Consumer, Delivery, Reject, consume
-from outrider.consumer.arguments import KNOWN
+from outrider.consumer.arguments import KNOWN_PARAMETERS
 from outrider.consumer.errors import Undecodable
 
 
@@ -117,11 +117,11 @@ def test_a_body_that_does_not_decode_is_described_and_not_repeated(body: bytes) 
 def test_json_of_another_kind_than_annotated_does_not_decode() -> None:
     def handle(body: dict) -> None: ...  # type: ignore[type-arg]
 
-    with pytest.raises(Undecodable, match="no dict: it is a list"):
+    with pytest.raises(Undecodable, match="JSON of type list, not dict"):
         bind(handle, body=b"[]")
 
 
-def test_everything_else_is_given_by_name() -> None:
+def test_all_other_parameters_are_filled_by_name() -> None:
     def handle(
         message: Delivery,
         headers: Mapping[str, Any],
@@ -135,7 +135,7 @@ def test_everything_else_is_given_by_name() -> None:
 
     delivery = make_delivery(aggregate=("order", "1"), tracking_ids=("a",), attempt=3, headers={"h": 1})
     given = Consumer(handle, queue="q").arguments.bind(delivery)
-    assert set(given) == set(KNOWN)
+    assert set(given) == set(KNOWN_PARAMETERS)
     assert given["message"] is delivery
     assert given["event_id"] == UUID(delivery.event_id)
     assert (given["headers"], given["aggregate"], given["attempt"]) == ({"h": 1}, ("order", "1"), 3)
@@ -151,7 +151,7 @@ def opaque(body: Opaque) -> None: ...
 
 
 @pytest.mark.parametrize("function", [two_bodies, many, keywords, positional, wrong_type, no_inbox, opaque])
-def test_a_signature_that_cannot_be_filled_is_refused_with_what_is_possible(function: Callable[..., Any]) -> None:
+def test_a_signature_that_cannot_be_filled_is_refused_with_a_list_of_parameters(function: Callable[..., Any]) -> None:
     with pytest.raises(TypeError, match=rf"{function.__name__}: .*a handler takes .*routing_key.*tracking_ids"):
         Consumer(function, queue="q")
 
@@ -175,12 +175,15 @@ def test_with_an_inbox_the_handler_can_take_its_connection_or_session() -> None:
 @pytest.mark.parametrize(
     ("options", "complaint"),
     [
-        ({"queue": ""}, "queue is a text"),
+        ({"queue": ""}, "queue must be a non-empty string"),
         ({"queue": "q" * 252}, "more than 251 bytes"),
         ({"queue": "q", "retry_delays": "1s"}, "sequence of durations"),
-        ({"queue": "q", "retry_delays": ("1h",)}, "no duration"),
+        ({"queue": "q", "retry_delays": ("soon",)}, "is not a duration"),
+        ({"queue": "q", "retry_delays": (1,)}, "is text such as 500ms"),
+        ({"queue": "q", "retry_delays": ("0s",)}, "from 1 to 4294967295 ms"),
+        ({"queue": "q", "retry_delays": ("71583m",)}, "from 1 to 4294967295 ms"),
         ({"queue": "q", "prefetch": 0}, "1 to 65535"),
-        ({"queue": "q", "exchange": ""}, "exchange is a text"),
+        ({"queue": "q", "exchange": ""}, "exchange must be a non-empty string"),
     ],
 )
 def test_wrong_options_are_refused_when_the_consumer_is_defined(options: dict[str, Any], complaint: str) -> None:

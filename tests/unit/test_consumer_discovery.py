@@ -1,4 +1,4 @@
-"""What `outrider worker` is given by name."""
+"""Find consumers and databases by name, as `outrider worker` does."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_every_consumer_of_the_modules_is_found_once(modules: Path) -> None:
     assert [consumer.queue for consumer in found] == ["a", "b"]
 
 
-def test_a_name_that_leads_nowhere_is_one_line(modules: Path) -> None:
+def test_a_name_that_does_not_exist_is_a_one_line_error(modules: Path) -> None:
     (modules / "without_consumers.py").write_text("database = object()\n")
     for names, complaint in (
         (["without_consumers"], "without_consumers has no consumers: decorate a function"),
@@ -44,7 +44,7 @@ def test_a_name_that_leads_nowhere_is_one_line(modules: Path) -> None:
         find_database("without_consumers:nothing")
 
 
-def test_an_error_of_the_application_is_its_own(modules: Path) -> None:
+def test_an_exception_of_the_applications_own_code_is_passed_on(modules: Path) -> None:
     (modules / "imports_missing.py").write_text("import not_installed_here\n")
     (modules / "raises_value_error.py").write_text("raise ValueError('mine')\n")
     with pytest.raises(ModuleNotFoundError, match="not_installed_here"):

@@ -1,4 +1,4 @@
-"""The inbox without a server: what it refuses, and how it says so."""
+"""The inbox without a server: refused arguments and their errors."""
 
 from __future__ import annotations
 
@@ -32,17 +32,19 @@ ENGINE = "postgresql+psycopg://nowhere.invalid/none"
         (7, "e", TypeError, "consumer is a int"),
     ],
 )
-def test_what_cannot_be_a_mark_is_refused(consumer: Any, event_id: Any, error: type[Exception], text: str) -> None:
+def test_an_invalid_consumer_or_event_id_is_refused(
+    consumer: Any, event_id: Any, error: type[Exception], text: str
+) -> None:
     with pytest.raises(error, match=text):
         Inbox().once(Session(), consumer, event_id)
 
 
-def test_what_is_no_handle_is_refused_with_a_list_of_handles() -> None:
+def test_an_unknown_handle_is_refused_with_a_list_of_handles() -> None:
     with pytest.raises(TypeError, match=r"is not a handle; accepted are: a psycopg Connection"):
         Inbox().once(object(), "c", "e")
 
 
-def test_the_wrong_kind_of_with_is_refused_with_the_right_one() -> None:
+def test_the_error_for_the_wrong_with_statement_names_the_right_one() -> None:
     async def enter(block: Any) -> None:
         async with block:
             pass
@@ -55,7 +57,7 @@ def test_the_wrong_kind_of_with_is_refused_with_the_right_one() -> None:
         asyncio.run(enter(open_transaction("default")))
 
 
-def test_a_database_tells_whether_it_is_asynchronous() -> None:
+def test_is_async_recognises_every_kind_of_database() -> None:
     async def pools() -> list[bool | None]:
         return [is_async(AsyncConnectionPool(NOWHERE, open=False))]
 
@@ -69,7 +71,7 @@ def test_a_database_tells_whether_it_is_asynchronous() -> None:
 
 
 @pytest.mark.parametrize("database", [None, 7, "postgresql://user:secret@host/db", "host=x password=secret"])
-def test_what_is_no_database_is_refused_without_telling_a_password(database: Any) -> None:
+def test_an_unknown_database_is_refused_without_quoting_a_password(database: Any) -> None:
     with pytest.raises(TypeError, match="accepted are: a psycopg_pool ConnectionPool") as refused:
         open_transaction(database)
     assert "secret" not in str(refused.value)

@@ -1,4 +1,4 @@
-"""What becomes of a message: decisions without a broker."""
+"""Retry decisions and the copies that are published, without a broker."""
 
 from __future__ import annotations
 
@@ -11,9 +11,16 @@ from pamqp.commands import Basic
 from pamqp.header import ContentHeader
 
 from outrider.consumer.delivery import ATTEMPT, ERROR, EXCHANGE, EXPIRES_AT, REASON, ROUTING_KEY, read_delivery
-from outrider.consumer.durations import parse_duration
 from outrider.consumer.errors import Expired, Reject, Undecodable
-from outrider.consumer.retry_decision import Bury, Fate, Retry, after_failure, is_expired, message_for, replayed
+from outrider.consumer.retry_decision import (
+    Bury,
+    Retry,
+    decide_after_failure,
+    forwarded_message,
+    is_expired,
+    replayed_message,
+)
+from outrider.settings.durations import parse_duration
 
 NOW = 1_800_000_000.0
 DELAYS = tuple(map(parse_duration, ("1s", "1m")))
@@ -25,34 +32,34 @@ def received(headers: dict[str, Any] | None = None, **properties: Any) -> Delive
     return DeliveredMessage(delivery=deliver, header=header, body=b"{}", channel=None)  # type: ignore[arg-type]
 
 
-def fate_of(error: Exception, *, attempts: int = 0, expiration: str | None = None) -> Fate:
+def decide(error: Exception, *, attempts: int = 0, expiration: str | None = None) -> Retry | Bury:
     delivery = read_delivery(received({ATTEMPT: attempts}, expiration=expiration), NOW)
-    return after_failure(error, delivery, DELAYS, NOW)
+    return decide_after_failure(error, delivery, DELAYS, NOW)
 
 
 def test_each_failure_has_its_delay_and_after_the_last_the_message_is_buried() -> None:
     error = ValueError("no\nline break")
     text = "ValueError: no line break"
-    assert fate_of(error) == Retry(DELAYS[0], text)
-    assert fate_of(error, attempts=1) == Retry(DELAYS[1], text)
-    assert fate_of(error, attempts=2) == Bury("max attempts", text)
+    assert decide(error) == Retry(DELAYS[0], text)
+    assert decide(error, attempts=1) == Retry(DELAYS[1], text)
+    assert decide(error, attempts=2) == Bury("max attempts", text)
 
 
-def test_what_trying_again_cannot_mend_is_buried_at_once() -> None:
-    assert fate_of(Reject("no such customer")) == Bury("rejected", "no such customer")
-    assert fate_of(Undecodable("not JSON")) == Bury("undecodable", "not JSON")
-    assert fate_of(Expired("too late")) == Bury("expired", "too late")
+def test_rejected_undecodable_and_expired_messages_are_buried_at_once() -> None:
+    assert decide(Reject("no such customer")) == Bury("rejected", "no such customer")
+    assert decide(Undecodable("not JSON")) == Bury("undecodable", "not JSON")
+    assert decide(Expired("too late")) == Bury("expired", "too late")
 
 
-def test_a_delay_that_ends_after_the_expiry_is_not_begun() -> None:
-    assert isinstance(fate_of(ValueError("no"), expiration="1001"), Retry)
-    assert fate_of(ValueError("no"), expiration="1000") == Bury("expired", "ValueError: no")
+def test_a_message_that_would_expire_during_its_delay_is_buried() -> None:
+    assert isinstance(decide(ValueError("no"), expiration="1001"), Retry)
+    assert decide(ValueError("no"), expiration="1000") == Bury("expired", "ValueError: no")
 
 
-def test_the_time_to_live_goes_on_through_delays() -> None:
+def test_the_expiry_time_is_kept_across_delays() -> None:
     first = read_delivery(received(expiration="5000"), NOW)
     assert first.expires_at == NOW + 5
-    message = message_for(Retry(DELAYS[0], "no"), received(expiration="5000"), first)
+    message = forwarded_message(Retry(DELAYS[0], "no"), received(expiration="5000"), first)
     assert message.headers[EXPIRES_AT] == int((NOW + 5) * 1000)
     assert message.expiration is None
     again = read_delivery(received(dict(message.headers)), NOW + 4)
@@ -61,17 +68,17 @@ def test_the_time_to_live_goes_on_through_delays() -> None:
     assert is_expired(again, NOW + 5)
 
 
-def test_where_the_broker_stamps_arrivals_the_time_to_live_counts_from_there() -> None:
+def test_the_time_to_live_counts_from_the_arrival_time_if_the_broker_adds_it() -> None:
     stamped = received({"timestamp_in_ms": int((NOW - 3) * 1000)}, expiration="5000")
     assert read_delivery(stamped, NOW).expires_at == NOW + 2
 
 
 @pytest.mark.parametrize("expiration", ["", "soon", "-1", None])
-def test_an_expiration_that_is_none_is_ignored(expiration: str | None) -> None:
+def test_an_invalid_expiration_is_ignored(expiration: str | None) -> None:
     assert read_delivery(received(expiration=expiration), NOW).expires_at is None
 
 
-def test_a_message_that_is_sent_on_remembers_where_it_came_from_and_looks_the_same_when_it_returns() -> None:
+def test_a_message_that_returns_from_a_delay_has_its_original_fields() -> None:
     original = received(
         {"mine": 1, "tracking_ids": ["a", "b"], "aggregate_type": "order", "aggregate_id": "7", "x-death": [{}]},
         message_id="b",
@@ -80,7 +87,7 @@ def test_a_message_that_is_sent_on_remembers_where_it_came_from_and_looks_the_sa
         user_id="shop",
     )
     delivery = read_delivery(original, NOW)
-    message = message_for(Retry(DELAYS[0], "no"), original, delivery)
+    message = forwarded_message(Retry(DELAYS[0], "no"), original, delivery)
     assert (message.headers["mine"], message.headers[ERROR]) == (1, "no")
     assert "x-death" not in message.headers
     assert message.user_id is None
@@ -98,9 +105,9 @@ def test_a_message_that_is_sent_on_remembers_where_it_came_from_and_looks_the_sa
 
 def test_a_replayed_message_is_a_first_attempt_again() -> None:
     original = received({"mine": 1}, message_id="b", expiration="5000")
-    buried = message_for(Bury("rejected", "no"), original, read_delivery(original, NOW))
+    buried = forwarded_message(Bury("rejected", "no"), original, read_delivery(original, NOW))
     letter = received(dict(buried.headers), message_id="b")
-    message = replayed(letter)
+    message = replayed_message(letter)
     assert message.headers == {"mine": 1, EXCHANGE: "shop", ROUTING_KEY: "order.placed"}
     assert REASON not in message.headers
 

@@ -1,4 +1,4 @@
-"""Plain functions in threads: a few at a time, in the caller's context, withdrawn while they wait."""
+"""Plain functions in threads: a limited number at a time, in the caller's context; waiting jobs can be withdrawn."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_a_job_runs_in_its_callers_context_and_returns_or_raises() -> None:
     asyncio.run(main())
 
 
-def test_no_more_jobs_run_at_a_time_than_there_are_threads_and_those_that_wait_can_be_withdrawn() -> None:
+def test_jobs_beyond_the_number_of_threads_wait_and_can_be_withdrawn() -> None:
     release = threading.Event()
     began: list[int] = []
 
@@ -62,7 +62,7 @@ def test_no_more_jobs_run_at_a_time_than_there_are_threads_and_those_that_wait_c
     assert sorted(began) == [0, 1]
 
 
-def test_a_job_that_outlives_its_loop_harms_nobody() -> None:
+def test_a_job_that_ends_after_its_loop_closed_raises_nothing() -> None:
     release, ended = threading.Event(), threading.Event()
 
     def job() -> None:

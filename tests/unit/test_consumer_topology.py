@@ -1,4 +1,4 @@
-"""The queues and exchanges of a set of consumers, as a description."""
+"""The queues, exchanges and bindings of a set of consumers, as values."""
 
 from __future__ import annotations
 
@@ -37,21 +37,21 @@ def test_consumers_share_delays_and_have_their_own_dead_letters() -> None:
         BindingSpec("outrider.return", "mail", "mail"),
         BindingSpec("outrider.dead", "mail.dlq", "mail"),
     }
-    assert topology.written == ("outrider.dead", "outrider.delay.1s", "outrider.delay.1m")
+    assert topology.published_exchanges == ("outrider.dead", "outrider.delay.1s", "outrider.delay.1m")
 
 
-def test_a_message_that_the_broker_gives_up_goes_where_ours_go() -> None:
+def test_a_message_that_the_broker_buries_goes_to_the_dead_letter_queue_of_its_consumer() -> None:
     (queue,) = (each for each in plan_topology([consumer(queue="billing")]).queues if each.name == "billing")
     assert queue.arguments["x-dead-letter-exchange"] == "outrider.dead"
     assert queue.arguments["x-dead-letter-routing-key"] == "billing"
     assert queue.arguments["x-dead-letter-strategy"] == "at-least-once"
 
 
-def test_a_consumer_without_routing_keys_needs_no_exchange_of_events() -> None:
+def test_a_consumer_without_routing_keys_needs_no_events_exchange() -> None:
     assert not any(exchange.shared for exchange in plan_topology([consumer(queue="billing")]).exchanges)
 
 
-def test_terraform_makes_what_a_worker_would_declare() -> None:
+def test_terraform_creates_what_a_worker_would_declare() -> None:
     text = (Path(__file__).parents[2] / "deploy/terraform/consumer/main.tf").read_text()
     topology = plan_topology([consumer("order.*", queue="billing", retry_delays=("1s",))])
     own = [exchange for exchange in topology.exchanges if not exchange.shared]

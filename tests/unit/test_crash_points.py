@@ -1,4 +1,4 @@
-"""The crash points that a test can choose: by name, at the n-th visit, and never by accident."""
+"""Crash points: chosen by name and visit, and never by accident."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from outrider.runtime.crash_points import VARIABLE, Chosen, chosen_point, crash_
 
 
 @pytest.mark.parametrize("environment", [{}, {VARIABLE: ""}])
-def test_nothing_is_chosen_by_default(environment: dict[str, str]) -> None:
+def test_no_point_is_chosen_by_default(environment: dict[str, str]) -> None:
     assert chosen_point(environment) is None
 
 
-def test_a_point_is_chosen_by_name_and_perhaps_by_visit() -> None:
+def test_a_point_is_chosen_by_name_and_optionally_by_visit() -> None:
     assert chosen_point({VARIABLE: "relay.after_read"}) == Chosen("relay.after_read", 1)
     assert chosen_point({VARIABLE: "relay.after_read:12"}) == Chosen("relay.after_read", 12)
 
@@ -35,13 +35,13 @@ def test_a_point_is_chosen_by_name_and_perhaps_by_visit() -> None:
 def test_a_point_that_does_not_exist_is_refused(text: str, words: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(VARIABLE, text)
     with pytest.raises(SettingsError) as error:
-        crash_point("scheduler.after_claim")  # whichever point is asked for: the mistake is found at start
+        crash_point("scheduler.after_claim")  # any point: the mistake is found at start
     assert words in str(error.value)
 
 
 @pytest.fixture
 def killed(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
-    """What would have been sent to whom."""
+    """The process ids and signals that os.kill was called with."""
     signals: list[tuple[int, int]] = []
     monkeypatch.setattr(os, "kill", lambda pid, number: signals.append((pid, number)))
     return signals

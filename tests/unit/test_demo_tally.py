@@ -1,4 +1,4 @@
-"""The demo's books: they must not be kinder than the truth."""
+"""The demo reports a loss, a duplicate and a delivered rollback if there is one."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from outrider.demo.screen import sparkline
 from outrider.demo.tally import DeliveryTally, percentile
 
 
-def verdict(ledger: DeliveryTally, orders: int) -> DemoResult:
-    return DemoResult(ledger.figures(), orders=orders, waiting=0, drained_seconds=0)
+def result_of(tally: DeliveryTally, orders: int) -> DemoResult:
+    return DemoResult(tally.figures(), orders=orders, pending=0, drained_seconds=0)
 
 
 class Clock:
@@ -20,86 +20,86 @@ class Clock:
         return self.now
 
 
-def commit(ledger: DeliveryTally, *event_ids: str) -> None:
+def commit(tally: DeliveryTally, *event_ids: str) -> None:
     for event_id in event_ids:
-        ledger.placing(event_id)
-        ledger.committed(event_id)
+        tally.placing(event_id)
+        tally.committed(event_id)
 
 
-def test_what_was_committed_and_arrived_keeps_the_promise() -> None:
-    ledger = DeliveryTally()
-    commit(ledger, "a", "b")
-    ledger.arrived("a")
-    assert not ledger.is_complete()
-    assert ledger.figures().missing == 1
-    ledger.arrived("b")
-    assert ledger.is_complete()
-    assert verdict(ledger, orders=2).kept
+def test_the_result_is_lossless_if_every_committed_message_arrived() -> None:
+    tally = DeliveryTally()
+    commit(tally, "a", "b")
+    tally.arrived("a")
+    assert not tally.is_complete()
+    assert tally.figures().missing == 1
+    tally.arrived("b")
+    assert tally.is_complete()
+    assert result_of(tally, orders=2).is_lossless
 
 
 def test_a_message_may_arrive_before_its_commit_returns() -> None:
-    ledger = DeliveryTally()
-    ledger.placing("a")
-    ledger.arrived("a")
-    ledger.committed("a")
-    assert verdict(ledger, orders=1).kept
+    tally = DeliveryTally()
+    tally.placing("a")
+    tally.arrived("a")
+    tally.committed("a")
+    assert result_of(tally, orders=1).is_lossless
 
 
-def test_a_message_that_is_missing_breaks_it() -> None:
-    ledger = DeliveryTally()
-    commit(ledger, "a")
-    assert not verdict(ledger, orders=1).kept
-    assert verdict(ledger, orders=1).as_json()["lost"] == 1
+def test_a_missing_message_is_a_loss() -> None:
+    tally = DeliveryTally()
+    commit(tally, "a")
+    assert not result_of(tally, orders=1).is_lossless
+    assert result_of(tally, orders=1).as_json()["lost"] == 1
 
 
-def test_a_message_of_a_transaction_that_rolled_back_breaks_it() -> None:
-    ledger = DeliveryTally()
-    ledger.placing("a")
-    ledger.rolled_back("a")
-    assert verdict(ledger, orders=0).kept
-    ledger.arrived("a")
-    assert not verdict(ledger, orders=0).kept
+def test_a_delivered_message_of_a_rolled_back_transaction_is_reported() -> None:
+    tally = DeliveryTally()
+    tally.placing("a")
+    tally.rolled_back("a")
+    assert result_of(tally, orders=0).is_lossless
+    tally.arrived("a")
+    assert not result_of(tally, orders=0).is_lossless
 
 
-def test_an_order_that_the_shop_did_not_notice_breaks_it() -> None:
-    ledger = DeliveryTally()
-    commit(ledger, "a")
-    ledger.arrived("a")
-    assert not verdict(ledger, orders=2).kept
+def test_a_committed_order_without_a_message_is_a_loss() -> None:
+    tally = DeliveryTally()
+    commit(tally, "a")
+    tally.arrived("a")
+    assert not result_of(tally, orders=2).is_lossless
 
 
-def test_a_duplicate_is_counted_and_breaks_nothing() -> None:
-    ledger = DeliveryTally()
-    commit(ledger, "a")
-    ledger.arrived("a")
-    ledger.arrived("a")
-    assert ledger.figures().duplicates == 1
-    assert verdict(ledger, orders=1).kept
+def test_a_duplicate_is_counted_and_is_not_a_loss() -> None:
+    tally = DeliveryTally()
+    commit(tally, "a")
+    tally.arrived("a")
+    tally.arrived("a")
+    assert tally.figures().duplicates == 1
+    assert result_of(tally, orders=1).is_lossless
 
 
-def test_messages_that_the_outage_touched_are_counted_apart_until_everything_caught_up(
+def test_messages_affected_by_the_outage_are_counted_separately(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     clock = Clock()
     monkeypatch.setattr("outrider.demo.tally.time.monotonic", clock)
-    ledger = DeliveryTally()
-    commit(ledger, "before", "in flight")
+    tally = DeliveryTally()
+    commit(tally, "before", "in flight")
     clock.now = 0.001
-    ledger.arrived("before")
-    ledger.broker_killed()
+    tally.arrived("before")
+    tally.broker_killed()
     clock.now = 1.0
-    commit(ledger, "during")
+    commit(tally, "during")
     clock.now = 2.0
-    ledger.broker_back()
-    commit(ledger, "behind the backlog")
+    tally.broker_back()
+    commit(tally, "behind the backlog")
     clock.now = 2.5
     for event_id in ("during", "behind the backlog", "in flight"):
-        ledger.arrived(event_id)
+        tally.arrived(event_id)
     clock.now = 3.0
-    commit(ledger, "after")
+    commit(tally, "after")
     clock.now = 3.002
-    ledger.arrived("after")
-    figures = ledger.figures()
+    tally.arrived("after")
+    figures = tally.figures()
     assert figures.outage_messages == 3
     assert figures.outage_max_ms == pytest.approx(2500)
     assert figures.p50_ms == pytest.approx(1)
@@ -107,7 +107,7 @@ def test_messages_that_the_outage_touched_are_counted_apart_until_everything_cau
 
 
 @pytest.mark.parametrize(("percent", "value"), [(50, 50), (99, 99), (1, 1)])
-def test_percentiles_are_values_that_were_measured(percent: int, value: int) -> None:
+def test_percentiles_are_measured_values(percent: int, value: int) -> None:
     assert percentile(list(range(1, 101)), percent) == value
     assert percentile([], percent) is None
     assert percentile([7.0], percent) == 7.0

@@ -1,4 +1,4 @@
-"""The doctor's checks as functions of facts: what no server here can be brought to, and the edges of the rest."""
+"""The doctor's checks as functions of facts: facts that no test server can produce, and limits."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ import pytest
 
 from outrider.operations.doctor import broker, clock, publication, replication, roles, server, services, slot, table
 from outrider.operations.doctor.finding import Finding, failed, ok
+from outrider.operations.outbox_state import QueueCounts, Worker
 from outrider.operations.setup import PublicationShape, SlotState
-from outrider.operations.state import Queues, Worker
+from outrider.operations.setup.facts import Server
 
-SERVER = server.Server(
+SERVER = Server(
     server_version=170002,
     wal_level="logical",
     max_replication_slots=10,
@@ -23,7 +24,7 @@ SERVER = server.Server(
     database="shop",
 )
 LIMITS = server.Limits(wal_sender_timeout_seconds=60.0, max_slot_wal_keep_bytes=None, autovacuum=True)
-USE = server.Use(slots=1, senders=1, standbys=0)
+USE = server.ReplicationUse(slots=1, senders=1, standbys=0)
 SLOT = SlotState(
     name="outbox",
     plugin="pgoutput",
@@ -39,7 +40,7 @@ SLOT = SlotState(
     retained_bytes=0,
     safe_wal_bytes=None,
 )
-QUIET = Queues(0, 0, 0, 0, 0, 0, 0, 0, None, None)
+QUIET = QueueCounts(0, 0, 0, 0, 0, 0, 0, 0, None, None)
 WORKER = Worker("scheduler", "s1", "active", "h", 1, "1", datetime.now(UTC), datetime.now(UTC), 1.0)
 GIGABYTE = 1024**3
 
@@ -53,20 +54,20 @@ def test_a_line_has_the_finding_and_the_remedy_where_there_is_one() -> None:
     ("finding", "level", "words"),
     [
         (server.check_version(SERVER), "ok", "PostgreSQL 17.2"),
-        (server.check_version(replace(SERVER, server_version=130011)), "failed", "upgrade to 14"),
-        (server.check_version(replace(SERVER, in_recovery=True)), "failed", "point database_url at the primary"),
+        (server.check_version(SERVER._replace(server_version=130011)), "failed", "upgrade to 14"),
+        (server.check_version(SERVER._replace(in_recovery=True)), "failed", "point database_url at the primary"),
         (server.check_sender_timeout(LIMITS, 1), "ok", "60 s"),
         (server.check_sender_timeout(LIMITS, 30), "warning", "raise it to 90 s or more"),
-        (server.check_senders(SERVER, replace(USE, senders=10), SLOT), "warning", "could not take over"),
+        (server.check_senders(SERVER, replace(USE, senders=10), SLOT), "warning", "cannot take over"),
         (clock.check_clock(0.4), "ok", "0.400 s"),
         (clock.check_clock(3.0), "warning", "3.0 s ahead of"),
         (clock.check_clock(-3.0), "warning", "3.0 s behind"),
         (
             replication.check_connection(
-                replication.ReplicationProbe(error="x", swallowed=True), database="shop", system="7"
+                replication.ReplicationProbe(error="x", replication_ignored=True), database="shop", system="7"
             ),
             "failed",
-            "a pooler made",
+            "a pooler opened an ordinary connection",
         ),
         (
             replication.check_connection(
@@ -82,7 +83,7 @@ def test_a_line_has_the_finding_and_the_remedy_where_there_is_one() -> None:
             "ok",
             "opened",
         ),
-        (replication.check_role("shop", None), "warning", "there is no role shop"),
+        (replication.check_role("shop", None), "warning", "this server has no role shop"),
         (
             slot.check_slot(replace(SLOT, wal_status="unreserved"), "outbox", "shop"),
             "warning",
@@ -93,8 +94,8 @@ def test_a_line_has_the_finding_and_the_remedy_where_there_is_one() -> None:
         (slot.check_retained(replace(SLOT, wal_status="extended"), LIMITS), "warning", "more than max_wal_size"),
         (table.check_handover(None, send_timeout_seconds=10), "warning", "unknown form"),
         (table.check_oldest_transaction(table.OldestTransaction("x", 1.0, 0), 300), "ok", "1.0 s"),
-        (services.check_scheduler(QUIET, []), "ok", "nothing waits"),
-        (services.check_scheduler(replace(QUIET, due=1, overdue_seconds=1), [WORKER]), "ok", "1 live, 1 rows"),
+        (services.check_scheduler(QUIET, []), "ok", "no row is due"),
+        (services.check_scheduler(replace(QUIET, due=1, overdue_seconds=1), [WORKER]), "ok", "1 running, 1 rows"),
         (services.check_scheduler(replace(QUIET, due=1, overdue_seconds=90), [WORKER]), "warning", "start more"),
         (services.check_workers([WORKER]), "ok", "scheduler s1 (active)"),
         (services.check_workers([replace(WORKER, silent_seconds=99.0)] * 5), "warning", "and 2 more"),
@@ -116,23 +117,23 @@ def test_retained_wal_is_compared_with_its_limit() -> None:
     ("version", "is_failover", "standbys", "levels"),
     [(160000, False, 1, []), (170000, True, 1, ["ok"]), (170000, False, 0, ["ok"]), (170000, False, 1, ["warning"])],
 )
-def test_a_failover_slot_is_missed_only_where_there_is_a_standby(
+def test_a_slot_without_failover_is_a_warning_only_if_there_is_a_standby(
     version: int, is_failover: bool, standbys: int, levels: list[str]
 ) -> None:
     found = slot.check_failover(
-        replace(SLOT, failover=is_failover), replace(SERVER, server_version=version), replace(USE, standbys=standbys)
+        replace(SLOT, failover=is_failover), SERVER._replace(server_version=version), replace(USE, standbys=standbys)
     )
     assert [finding.level for finding in found] == levels
 
 
-def test_a_slot_that_is_read_from_knows_its_publication_whatever_the_ages_say() -> None:
-    younger = publication.Ages(publication_age=1, slot_age=5)
+def test_a_slot_that_a_relay_reads_can_find_the_publication_whatever_the_ages() -> None:
+    younger = publication.CatalogAges(publication_age=1, slot_age=5)
     assert [finding.level for finding in publication.check_age(younger, SLOT)] == ["ok"]
     assert [finding.level for finding in publication.check_age(younger, replace(SLOT, active=False))] == ["warning"]
-    assert list(publication.check_age(publication.Ages(1, None), SLOT)) == []
+    assert list(publication.check_age(publication.CatalogAges(1, None), SLOT)) == []
 
 
-def test_a_publication_that_set_up_does_not_touch_must_go_first() -> None:
+def test_the_remedy_of_a_publication_with_other_tables_is_to_drop_it() -> None:
     shape = PublicationShape(False, True, True, False, False, ["public.outbox"], False)
     assert publication.check_publication(shape, "public", "outbox").remedy == "run `outrider setup`"
     others = shape._replace(tables=["public.orders", "public.outbox"])
@@ -140,12 +141,12 @@ def test_a_publication_that_set_up_does_not_touch_must_go_first() -> None:
 
 
 def test_every_job_of_roles_sql_is_known_with_its_privileges() -> None:
-    needed = roles.needs()
-    assert {"producer", "relay", "scheduler", "observer"} <= set(roles.jobs(needed))
-    assert roles.Need("producer", "INSERT", "outbox") in needed
-    assert roles.Need("producer", "SELECT", "outbox") not in needed
-    assert roles.Need("scheduler", "DELETE", "outbox_dead_letter") in needed
-    assert all(roles.Need(job, "USAGE", None) in needed for job in roles.jobs(needed))
+    required = roles.required_grants()
+    assert {"producer", "relay", "scheduler", "observer"} <= set(roles.jobs_of(required))
+    assert roles.RequiredGrant("producer", "INSERT", "outbox") in required
+    assert roles.RequiredGrant("producer", "SELECT", "outbox") not in required
+    assert roles.RequiredGrant("scheduler", "DELETE", "outbox_dead_letter") in required
+    assert all(roles.RequiredGrant(job, "USAGE", None) in required for job in roles.jobs_of(required))
 
 
 def test_every_index_of_the_schema_is_known_with_its_statement() -> None:
@@ -154,7 +155,7 @@ def test_every_index_of_the_schema_is_known_with_its_statement() -> None:
     assert statements["outbox_dedup"].startswith("CREATE UNIQUE INDEX outbox_dedup ")
 
 
-def test_exchanges_that_rows_declare_themselves_are_told_from_those_they_count_on() -> None:
+def test_exchanges_that_rows_declare_are_told_from_exchanges_that_must_exist() -> None:
     declaring = '[{"name": "q", "exchange": {"name": "own", "type": "direct"}, "routing_key": "q"}]'
     routes = [
         broker.Route(""),
@@ -162,6 +163,6 @@ def test_exchanges_that_rows_declare_themselves_are_told_from_those_they_count_o
         broker.Route("own", declaring),
         broker.Route("torn", '[{"exchange": 1}]'),
     ]
-    assert broker.named_exchanges(routes) == ({"orders", "torn"}, {"own"})
+    assert broker.exchanges_of_routes(routes) == ({"orders", "torn"}, {"own"})
     levels = [finding.level for finding in broker.check_exchanges({"orders", "own"}, ["orders", "own"], {"own"})]
     assert levels == ["failed", "warning"]

@@ -1,4 +1,4 @@
-"""A pooler in front of PostgreSQL, as far as it matters: it answers a request for replication with an error."""
+"""The replication connection: a pooler that refuses replication, and an address where no server listens."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ GSS_REQUEST = 80877104
 
 @contextmanager
 def pooler(refusal: str) -> Iterator[str]:
-    """Refuses every connection in these words. Yields its address."""
+    """A server that refuses every connection with this message. Yields its address."""
 
     def serve() -> None:
         while True:
@@ -50,7 +50,7 @@ def test_a_pooler_that_refuses_replication_is_recognised_and_the_password_stays_
     assert "s3cret" not in finding.line
 
 
-def test_an_address_where_nobody_answers_is_one_line() -> None:
+def test_an_address_where_no_server_listens_is_one_line() -> None:
     finding = check_connection(
         probe("postgresql://shop@127.0.0.1:1/shop", connect_timeout_seconds=2), database="shop", system=None
     )

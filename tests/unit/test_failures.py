@@ -1,4 +1,4 @@
-"""Every error has one policy, and texts are fit for a column and a log."""
+"""Every error has one policy, and texts are short single lines without secrets."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ OUTAGE, FAILED, PERMANENT = FailureKind.OUTAGE, FailureKind.FAILED, FailureKind.
 
 
 def answer(code: int, text: str = "") -> Exception:
-    """What py-amqp makes of an answer of the broker."""
+    """The exception that py-amqp raises for a reply code of the broker."""
     error: Exception = amqp.exceptions.error_for_code(code, text, (60, 40), amqp.exceptions.ChannelError)
     return error
 
@@ -103,7 +103,7 @@ def test_an_outage_is_classified_as_what_caused_it() -> None:
     assert POLICIES["Timeout"].hint in str(raised)
 
 
-def test_an_outage_that_nobody_classified_is_one_all_the_same() -> None:
+def test_a_plain_broker_outage_is_an_outage() -> None:
     assert classify(BrokerOutage("gone")).kind is OUTAGE
 
 

@@ -1,4 +1,4 @@
-"""The fault proxy in front of an echo server: each fault is seen by the client, and healed."""
+"""The fault proxy in front of an echo server: the client sees each fault and its end."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SHORT_SECONDS = 0.1  # how long silence is listened to
 
 
 class Echo(socketserver.ThreadingTCPServer):
-    """Sends back what it gets, and keeps it."""
+    """Returns and records the bytes that it receives."""
 
     allow_reuse_address = True
     daemon_threads = True
@@ -95,7 +95,7 @@ def is_silent(client: socket.socket) -> bool:
     return False
 
 
-def test_a_healthy_proxy_passes_everything_on_and_counts(proxy: FaultProxy, connect: Connect) -> None:
+def test_a_healthy_proxy_forwards_and_counts_all_bytes(proxy: FaultProxy, connect: Connect) -> None:
     first, second = connect(), connect()
     assert ask(first, b"hello") == b"hello"
     assert ask(second, b"you") == b"you"
@@ -128,14 +128,14 @@ def test_a_slow_reader_gets_everything_after_the_other_side_has_closed(fault_pro
             assert read_exactly(client, len(body) + 1) == body
 
 
-def test_the_end_of_one_way_leaves_the_other_open(connect: Connect) -> None:
+def test_the_end_of_one_direction_leaves_the_other_open(connect: Connect) -> None:
     client = connect()
     client.sendall(b"last words")
     client.shutdown(socket.SHUT_WR)
     assert read_exactly(client, 100) == b"last words"
 
 
-def test_latency_delays_each_way_but_not_one_after_the_other(proxy: FaultProxy, connect: Connect) -> None:
+def test_latency_delays_data_without_lowering_the_throughput(proxy: FaultProxy, connect: Connect) -> None:
     client = connect()
     proxy.latency(0.05)
     began = time.monotonic()
@@ -181,7 +181,7 @@ def test_a_cut_resets_both_sides_and_new_connections_work(proxy: FaultProxy, con
     assert ask(connect(), b"2") == b"2"
 
 
-def test_a_connection_can_be_cut_at_any_moment_of_its_beginning(proxy: FaultProxy) -> None:
+def test_a_connection_can_be_cut_while_it_is_being_opened(proxy: FaultProxy) -> None:
     for _ in range(50):
         with socket.create_connection((proxy.host, proxy.port), timeout=5) as client:
             while not proxy.connections_accepted:  # a spin, not a pause: the first steps of the link are to be met
@@ -192,7 +192,7 @@ def test_a_connection_can_be_cut_at_any_moment_of_its_beginning(proxy: FaultProx
                 client.recv(1)
 
 
-def test_refusing_concerns_new_connections_only(proxy: FaultProxy, connect: Connect) -> None:
+def test_refuse_affects_only_new_connections(proxy: FaultProxy, connect: Connect) -> None:
     client = connect()
     assert ask(client, b"1") == b"1"
     proxy.refuse()
@@ -203,7 +203,7 @@ def test_refusing_concerns_new_connections_only(proxy: FaultProxy, connect: Conn
     assert ask(connect(), b"3") == b"3"
 
 
-def test_a_message_is_torn_after_exactly_so_many_bytes(proxy: FaultProxy, connect: Connect, echo: Echo) -> None:
+def test_a_message_is_torn_after_the_given_number_of_bytes(proxy: FaultProxy, connect: Connect, echo: Echo) -> None:
     client = connect()
     proxy.tear_after(7, "to_server")
     client.sendall(b"1234")
@@ -216,18 +216,18 @@ def test_a_message_is_torn_after_exactly_so_many_bytes(proxy: FaultProxy, connec
     assert ask(connect(), b"whole again") == b"whole again"
 
 
-def test_a_server_that_is_gone_resets_the_client(fault_proxy: StartProxy) -> None:
+def test_an_unreachable_server_resets_the_client(fault_proxy: StartProxy) -> None:
     def connect_and_read(proxy: FaultProxy) -> bytes:
         with socket.create_connection((proxy.host, proxy.port), timeout=5) as client:
             return client.recv(1)
 
-    with socket.socket() as nobody:
-        nobody.bind(("127.0.0.1", 0))  # bound, not listening: connections are refused
-        proxy_to_nobody = fault_proxy("127.0.0.1", nobody.getsockname()[1])
+    with socket.socket() as closed_port:
+        closed_port.bind(("127.0.0.1", 0))  # bound, not listening: connections are refused
+        proxy_to_closed_port = fault_proxy("127.0.0.1", closed_port.getsockname()[1])
         with pytest.raises(ConnectionResetError):  # while it connects or when it reads, whichever is first
-            connect_and_read(proxy_to_nobody)
+            connect_and_read(proxy_to_closed_port)
 
 
-def test_a_url_is_led_through_the_proxy(proxy: FaultProxy) -> None:
+def test_through_replaces_the_address_of_a_url(proxy: FaultProxy) -> None:
     through = proxy.through("amqp://guest:p%40ss@127.0.0.1:5672//")
     assert through == f"amqp://guest:p%40ss@127.0.0.1:{proxy.port}//"

@@ -1,4 +1,4 @@
-"""Which failures are the same."""
+"""Fingerprints: failures that differ only in numbers, ids and quoted values have the same one."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from outrider.storage.fingerprint import LENGTH, fingerprint, pattern
         ("the deadbeef cafe is a word", "the deadbeef cafe is a word"),
     ],
 )
-def test_numbers_ids_and_quoted_values_are_taken_out(error: str | None, expected: str) -> None:
+def test_numbers_ids_and_quoted_values_are_replaced(error: str | None, expected: str) -> None:
     assert pattern(error) == expected
 
 
-def test_the_same_failure_has_the_same_fingerprint_and_another_has_not() -> None:
+def test_the_same_failure_has_the_same_fingerprint_and_another_one_does_not() -> None:
     one = fingerprint("rejected", "order.placed", "Nacked: queue 'a' holds 17")
     assert one == fingerprint("rejected", "order.placed", "Nacked: queue 'b' holds 4")
     others = {

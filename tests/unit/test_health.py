@@ -1,4 +1,4 @@
-"""What probes are told, and the liveness file. Time is a number that the tests advance."""
+"""Health for probes, and the liveness file, on a clock that the tests advance."""
 
 from __future__ import annotations
 
@@ -54,54 +54,54 @@ def test_a_service_is_healthy_from_the_start_and_for_stall_seconds(clock: Clock)
     assert health.healthz()[0]
 
 
-def test_a_loop_that_does_not_turn_is_unhealthy_until_it_turns_again(clock: Clock) -> None:
+def test_a_loop_that_does_not_run_is_unhealthy_until_it_runs_again(clock: Clock) -> None:
     health = Health(stall_seconds=30, clock=clock)
     clock.now += 31
     ok, facts = health.healthz()
     assert not ok
-    assert facts["reason"] == "the loop has not turned for 31 s"
-    health.beat()
+    assert facts["reason"] == "the main loop has not run for 31 s"
+    health.record_loop()
     assert health.healthz()[0]
 
 
-def test_a_silent_wire_is_unhealthy_though_the_loop_turns_until_it_is_heard_again(clock: Clock) -> None:
+def test_a_silent_connection_is_unhealthy_although_the_loop_runs_until_it_answers(clock: Clock) -> None:
     health = Health(clock=clock)
-    health.wire_heard()
+    health.connection_answered()
     clock.now += 4
-    health.wire_silent("no answer to a keepalive for 4 s")
-    health.beat()
+    health.connection_silent("no answer to a keepalive for 4 s")
+    health.record_loop()
     ok, facts = health.healthz()
     assert not ok
-    assert facts["reason"] == "the wire is silent: no answer to a keepalive for 4 s"
+    assert facts["reason"] == "the connection is silent: no answer to a keepalive for 4 s"
     assert facts["last_heard_seconds"] == 4.0
-    health.wire_heard()
+    health.connection_answered()
     assert health.healthz()[0]
 
 
 def test_a_service_is_ready_when_it_is_connected_also_as_a_standby(clock: Clock) -> None:
     health = Health(clock=clock)
     assert health.readyz() == (False, {"ready": False, "role": "starting", "reason": "not connected yet"})
-    health.ready("standby", "relay-1 holds the slot")
+    health.set_ready("standby", "relay-1 holds the slot")
     assert health.readyz() == (True, {"ready": True, "role": "standby", "reason": "relay-1 holds the slot"})
-    health.ready("active")
+    health.set_ready("active")
     assert health.readyz() == (True, {"ready": True, "role": "active", "reason": ""})
-    health.not_ready("database: connection lost")
+    health.set_not_ready("database: connection lost")
     assert health.readyz() == (False, {"ready": False, "role": "starting", "reason": "database: connection lost"})
 
 
 def test_a_stalled_service_is_not_ready_and_says_why(clock: Clock) -> None:
     health = Health(stall_seconds=5, clock=clock)
-    health.ready("active")
+    health.set_ready("active")
     clock.now += 6
     ok, facts = health.readyz()
     assert not ok
-    assert facts == {"ready": False, "role": "active", "reason": "the loop has not turned for 6 s"}
+    assert facts == {"ready": False, "role": "active", "reason": "the main loop has not run for 6 s"}
 
 
 def test_a_service_that_stops_is_healthy_and_not_ready(clock: Clock) -> None:
     health = Health(clock=clock)
-    health.ready("active")
-    health.stopping()
+    health.set_ready("active")
+    health.set_stopping()
     assert health.healthz()[0]
     assert health.readyz() == (False, {"ready": False, "role": "stopping", "reason": "shutting down"})
     assert health.role == "stopping"
@@ -110,12 +110,12 @@ def test_a_service_that_stops_is_healthy_and_not_ready(clock: Clock) -> None:
 def test_the_liveness_file_exists_from_start_to_end(file: Path, clock: Clock) -> None:
     with Health(liveness_file=file, clock=clock) as health:
         assert file.exists()
-        health.beat()
+        health.record_loop()
         assert file.stat().st_size == 0
     assert not file.exists()
-    health.beat()
+    health.record_loop()
     clock.now += 10
-    health.beat()
+    health.record_loop()
     assert not file.exists()
 
 
@@ -124,37 +124,37 @@ def test_the_liveness_file_is_touched_at_most_once_a_second(file: Path, clock: C
     with Health(liveness_file=file, clock=clock) as health:
         assert touched()
         clock.now += 0.9
-        health.beat()
+        health.record_loop()
         assert not touched()
         clock.now += 0.2
-        health.beat()
+        health.record_loop()
         assert touched()
-        health.beat()
+        health.record_loop()
         assert not touched()
 
 
-def test_the_liveness_file_is_not_touched_while_the_wire_is_silent(file: Path, clock: Clock) -> None:
+def test_the_liveness_file_is_not_touched_while_the_connection_is_silent(file: Path, clock: Clock) -> None:
     touched = touches(file)
     with Health(liveness_file=file, clock=clock) as health:
         assert touched()
-        health.wire_silent("blackhole")
+        health.connection_silent("blackhole")
         clock.now += 2
-        health.beat()
+        health.record_loop()
         assert not touched()
-        health.wire_heard()
-        health.beat()
+        health.connection_answered()
+        health.record_loop()
         assert touched()
 
 
-def test_a_liveness_file_that_somebody_removes_comes_back(file: Path, clock: Clock) -> None:
+def test_a_removed_liveness_file_is_created_again(file: Path, clock: Clock) -> None:
     with Health(liveness_file=file, clock=clock) as health:
         file.unlink()
         clock.now += 2
-        health.beat()
+        health.record_loop()
         assert file.exists()
 
 
-def test_a_leftover_of_a_killed_service_is_taken_over(file: Path, clock: Clock) -> None:
+def test_the_liveness_file_of_a_killed_service_is_reused(file: Path, clock: Clock) -> None:
     file.touch()
     with Health(liveness_file=file, clock=clock):
         assert file.exists()
@@ -169,7 +169,7 @@ def test_an_unwritable_place_is_a_settings_error_in_one_line(tmp_path: Path, clo
 
 
 @pytest.mark.parametrize("what", ["a file with contents", "a directory", "a symbolic link", "below a file"])
-def test_a_path_that_belongs_to_somebody_else_is_refused_and_left_alone(what: str, tmp_path: Path) -> None:
+def test_a_path_of_another_file_is_refused_and_the_file_not_changed(what: str, tmp_path: Path) -> None:
     path = tmp_path / "precious"
     match what:
         case "a file with contents":
@@ -187,7 +187,9 @@ def test_a_path_that_belongs_to_somebody_else_is_refused_and_left_alone(what: st
     assert (tmp_path / "precious").exists()
 
 
-def test_a_file_that_cannot_be_touched_any_more_is_logged_once_and_stops_nothing(tmp_path: Path, clock: Clock) -> None:
+def test_a_file_that_cannot_be_touched_any_more_is_logged_once_and_the_service_goes_on(
+    tmp_path: Path, clock: Clock
+) -> None:
     directory = tmp_path / "run"
     directory.mkdir()
     with capture_logs() as events, Health(liveness_file=directory / "alive", clock=clock) as health:
@@ -195,6 +197,6 @@ def test_a_file_that_cannot_be_touched_any_more_is_logged_once_and_stops_nothing
         directory.rmdir()
         for _ in range(3):
             clock.now += 2
-            health.beat()
+            health.record_loop()
         assert health.healthz()[0]
     assert [event["event"] for event in events] == ["liveness_file_not_written"]

@@ -29,7 +29,7 @@ def test_case_and_leading_zeros_do_not_matter(text: str) -> None:
 
 
 @given(POSITIONS)
-def test_what_is_printed_parses_back(value: int) -> None:
+def test_a_printed_position_parses_back(value: int) -> None:
     parsed = Lsn.parse(str(Lsn(value)))
 
     assert parsed == value
@@ -62,7 +62,7 @@ def test_positions_compare_as_numbers(left: int, right: int) -> None:
         "\u0661/0",
     ],
 )
-def test_anything_else_is_refused(text: str) -> None:
+def test_other_text_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="not a WAL position"):
         Lsn.parse(text)
 

@@ -1,4 +1,4 @@
-"""What the services' metrics promise: bounded labels, batches, and no sample where nothing is known."""
+"""Metrics of the services: bounded labels, batches, and no sample for an unknown value."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from prometheus_client import Histogram as ReferenceHistogram
 from prometheus_client.parser import text_string_to_metric_families
 
 from outrider.failures import POLICIES, failure
+from outrider.storage.decision import DEAD_LETTER_REASONS
 from outrider.storage.message import Message
 from outrider.telemetry.metrics import (
     AGE_BUCKETS,
     CATALOGUE,
-    DEAD_LETTER_REASONS,
     MAX_LABEL_LENGTH,
     MAX_LABEL_VALUES,
     MESSAGE_AGE,
@@ -50,7 +50,7 @@ DOCUMENTED = [
 
 
 def exported(metrics: Metrics) -> dict[str, dict[tuple[str, ...], float]]:
-    """Every sample by its name and its label values in the catalogue's order, as a scraper would read them."""
+    """Every sample by its name and its label values in the catalogue's order, as a scraper reads them."""
     order = {spec.name: spec.labels for spec in CATALOGUE}
     samples: dict[str, dict[tuple[str, ...], float]] = {}
     for family in text_string_to_metric_families(generate_latest(metrics.registry).decode()):
@@ -115,12 +115,12 @@ def test_a_batch_is_counted_by_destination() -> None:
     assert counted == {("cdc-relay", "orders"): 2, ("cdc-relay", "celery"): 1}
 
 
-def test_the_destination_is_the_exchange_or_the_queue_behind_the_default_exchange() -> None:
+def test_the_destination_is_the_exchange_or_the_queue_of_the_default_exchange() -> None:
     assert destination(message("orders", "order.placed")) == "orders"
     assert destination(message("", "celery")) == "celery"
 
 
-def test_destinations_beyond_the_limit_count_as_other_and_early_ones_keep_their_label() -> None:
+def test_destinations_beyond_the_limit_count_as_other_and_the_first_ones_keep_their_label() -> None:
     metrics = Metrics("cdc-relay")
     metrics.published(f"reply.{number}" for number in range(3 * MAX_LABEL_VALUES))
     metrics.published(["reply.0"])
@@ -130,7 +130,7 @@ def test_destinations_beyond_the_limit_count_as_other_and_early_ones_keep_their_
     assert counted["cdc-relay", "reply.0"] == 2
 
 
-def test_a_label_that_is_forgotten_by_the_cache_stays_the_same() -> None:
+def test_a_label_stays_the_same_after_the_cache_has_dropped_it() -> None:
     metrics = Metrics("cdc-relay")
     metrics.published(["first"])
     metrics.published(f"reply.{number}" for number in range(20 * MAX_LABEL_VALUES))
@@ -149,7 +149,7 @@ def test_only_types_that_match_a_glob_have_a_label() -> None:
     assert samples["outbox_messages_dead_lettered_total"]["expired", OTHER] == 2
 
 
-def test_no_type_has_a_label_unless_asked_and_a_glob_for_all_is_bounded_too() -> None:
+def test_by_default_no_type_has_a_label_and_a_glob_for_all_is_bounded_too() -> None:
     silent, curious = Metrics("cdc-relay"), Metrics("cdc-relay", labelled_types=("*",))
     types = [f"type.{number}" for number in range(2 * MAX_LABEL_VALUES)]
     silent.enqueued(types)
@@ -158,7 +158,7 @@ def test_no_type_has_a_label_unless_asked_and_a_glob_for_all_is_bounded_too() ->
     assert len(exported(curious)["outbox_messages_enqueued_total"]) == MAX_LABEL_VALUES + 1
 
 
-def test_long_and_hostile_label_values_come_out_whole_and_short() -> None:
+def test_long_label_values_are_cut_and_special_characters_are_kept() -> None:
     metrics = Metrics("cdc-relay", labelled_types=("*",))
     hostile = 'a"} 1\nfake_metric 7\\'
     metrics.enqueued([hostile, "x" * 100_000])
@@ -181,7 +181,7 @@ def test_counters_that_alerts_watch_start_at_zero() -> None:
     assert samples["outbox_messages_deferred_total"] == {(): 0}
 
 
-def test_a_batch_of_ages_gives_what_the_reference_histogram_gives() -> None:
+def test_a_batch_of_ages_gives_the_same_as_the_reference_histogram() -> None:
     ages = [0.0, 0.0004, 0.0005, 0.00051, 0.001, 0.0049, 1.0, 3600.0, 3600.1, 1e9]
     reference = ReferenceHistogram(
         MESSAGE_AGE.name, MESSAGE_AGE.help, buckets=AGE_BUCKETS, registry=CollectorRegistry()
@@ -204,7 +204,7 @@ def test_age_buckets_reach_from_half_a_millisecond_to_an_hour() -> None:
     assert list(AGE_BUCKETS) == sorted(AGE_BUCKETS)
 
 
-def test_a_negative_age_counts_as_zero_so_that_the_sum_never_falls() -> None:
+def test_a_negative_age_counts_as_zero_so_that_the_sum_never_decreases() -> None:
     metrics = Metrics("cdc-relay")
     metrics.message_age.observe_many([-5.0, 2.0])
     samples = exported(metrics)
@@ -227,7 +227,7 @@ def test_observations_from_several_threads_are_all_counted() -> None:
     assert exported(metrics)["outbox_publish_seconds_count"] == {(): 4 * 50 * 100}
 
 
-def test_a_gauge_has_no_sample_until_it_is_known_and_none_again_when_it_is_not() -> None:
+def test_a_gauge_has_no_sample_while_its_value_is_none() -> None:
     metrics = Metrics("cdc-relay")
     assert exported(metrics)["outbox_pending"] == {}
     metrics.pending.set(0)

@@ -1,9 +1,9 @@
 """
-The decoder, against messages captured from servers and against an encoder of its own.
+The pgoutput decoder, against messages captured from servers and against messages encoded here.
 
-What the captures hold, once with binary and once with text columns: one row of every type is inserted, updated, given
+Each capture holds, once with binary and once with text columns: one row of every type is inserted, updated, given
 another key and deleted; the table is truncated; a logical message is written; and in a transaction of a replication
-origin a column is dropped, one is added, and a second row is inserted. tests/fixtures/record_pgoutput.py makes them.
+origin a column is dropped, one is added, and a second row is inserted. tests/fixtures/record_pgoutput.py records them.
 """
 
 from __future__ import annotations
@@ -22,21 +22,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from outrider.cdc_relay.column_types import uuid_text
 from outrider.cdc_relay.pgoutput import (
     INSERT,
     Begin,
     Column,
     Commit,
-    Message,
+    PgoutputMessage,
     Relation,
     RowReader,
     decode,
-    from_datetime,
     relation_id_of,
-    to_datetime,
-    uuid_text,
 )
 from outrider.errors import ProtocolError
+from outrider.storage.server_time import from_datetime, to_datetime
 from tests.fixtures.postgres_versions import SUPPORTED
 
 CAPTURES = sorted((Path(__file__).parent / "fixtures_pgoutput").glob("*.txt"))
@@ -96,15 +95,15 @@ def relation_of(payload: bytes) -> Relation:
     return relation
 
 
-def understand(payload: bytes, readers: dict[int, RowReader]) -> Message | tuple[Any, ...] | None:
-    """What the relay does with a message."""
+def decode_as_the_relay(payload: bytes, readers: dict[int, RowReader]) -> PgoutputMessage | tuple[Any, ...] | None:
+    """Decode a message, and read its row if it is an insert."""
     message = decode(payload)
     if message is INSERT:
         return readers[relation_id_of(payload)].read(payload)
     return message
 
 
-# -- what servers send -------------------------------------------------------------------------------------------------
+# -- captured messages -------------------------------------------------------------------------------------------------
 
 
 def test_there_is_a_capture_of_each_format_from_every_server() -> None:
@@ -137,23 +136,26 @@ def test_a_relation_names_its_columns_and_their_types(capture: Capture) -> None:
 
 
 @every_capture
-def test_begin_and_commit_tell_the_same_of_their_transaction(capture: Capture) -> None:
+def test_begin_and_commit_agree_on_their_transaction(capture: Capture) -> None:
     begins = [decode(message) for message in capture.of(b"B")]
     commits = [decode(message) for message in capture.of(b"C")]
 
-    # Until 14, a server tells of transactions that hold nothing for us: here the one that sets the origin up.
+    # Up to version 14 a server also sends transactions without published changes: here the one that sets up the origin.
     assert len(begins) == len(commits) == (8 if capture.server == "postgresql-14" else 7)
     for begin, commit in zip(begins, commits, strict=True):
         assert isinstance(begin, Begin)
         assert isinstance(commit, Commit)
         assert begin.final_lsn == commit.commit_lsn < commit.end_lsn
         assert begin.commit_time == commit.commit_time
-        assert to_datetime(commit.commit_time).year in (2024, 2026)  # the year of the origin's and of our clock
+        assert to_datetime(commit.commit_time).year in (
+            2024,
+            2026,
+        )  # the year of the origin's time and of the recording
         assert begin.xid > 0
 
 
 @every_capture
-def test_messages_that_are_no_concern_of_an_outbox_are_skipped(capture: Capture) -> None:
+def test_messages_that_the_relay_ignores_decode_to_none(capture: Capture) -> None:
     skipped = [message[:1] for message in capture.messages if decode(message) is None]
 
     assert sorted(set(skipped)) == [b"D", b"M", b"O", b"T", b"U", b"Y"]
@@ -165,11 +167,11 @@ def test_a_message_cut_short_anywhere_is_a_protocol_error(capture: Capture) -> N
     for message in capture.messages:
         if isinstance(relation := decode(message), Relation):
             readers[relation.relation_id] = RowReader(relation, list(ROW))
-        if understand(message, readers) is None:
+        if decode_as_the_relay(message, readers) is None:
             continue
         for length in range(len(message)):
             with pytest.raises(ProtocolError):
-                understand(message[:length], readers)
+                decode_as_the_relay(message[:length], readers)
 
 
 @every_capture
@@ -178,9 +180,9 @@ def test_garbage_after_a_message_is_a_protocol_error(capture: Capture) -> None:
     for message in capture.messages:
         if isinstance(relation := decode(message), Relation):
             readers[relation.relation_id] = RowReader(relation, list(ROW))
-        if understand(message, readers) is not None:
+        if decode_as_the_relay(message, readers) is not None:
             with pytest.raises(ProtocolError):
-                understand(message + b"n", readers)
+                decode_as_the_relay(message + b"n", readers)
 
 
 @given(st.sampled_from(ALL_CAPTURES), st.data())
@@ -195,12 +197,12 @@ def test_a_damaged_message_is_read_or_is_a_protocol_error(capture: Capture, data
             attempt(bytes(message))
 
 
-# -- what an encoder of our own sends ----------------------------------------------------------------------------------
+# -- messages encoded here ---------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Cell:
-    """A value of some type, in both formats."""
+    """A value in both formats."""
 
     type_oid: int
     value: Any
@@ -286,7 +288,7 @@ def test_any_row_is_read_in_any_wanted_order(
     assert RowReader(relation, wanted).read(payload) == tuple(expected.get(name) for name in wanted)
 
 
-# Few values, so that rows share some of them, and long enough that one can be cut off and still look like another.
+# Few values, so that rows share some of them; one is the beginning of another, as after a truncation.
 LABELS = st.sampled_from([None, "", "a", "ab", "abc"])
 
 
@@ -340,7 +342,7 @@ def test_random_column_content_is_read_or_is_a_protocol_error(type_oid: int, kin
         reader.read(encode_insert([encode_cell(kind.encode(), content)]))
 
 
-# -- what nobody should send -------------------------------------------------------------------------------------------
+# -- invalid messages --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("tag", [b"", b"S", b"E", b"c", b"A", b"b", b"P", b"K", b"\0", b"z"])
@@ -359,19 +361,19 @@ def test_a_commit_with_unknown_flags_is_refused() -> None:
     [
         pytest.param(20, encode_cell(b"b", bytes(4)), id="an int8 of four bytes"),
         pytest.param(23, encode_cell(b"t", b"many"), id="an int4 that is no number"),
-        pytest.param(16, encode_cell(b"b", b"\x02"), id="a bool that is neither"),
+        pytest.param(16, encode_cell(b"b", b"\x02"), id="a bool that is neither true nor false"),
         pytest.param(25, encode_cell(b"b", b"\xff\xfe"), id="a text that is not UTF-8"),
         pytest.param(17, encode_cell(b"t", b"\\000"), id="a bytea in the escape format"),
         pytest.param(2950, encode_cell(b"b", bytes(15)), id="a uuid of 15 bytes"),
         pytest.param(2950, encode_cell(b"t", b"0b8d5f38"), id="half a uuid"),
         pytest.param(3802, encode_cell(b"b", b"\x02{}"), id="a jsonb of another version"),
         pytest.param(3802, encode_cell(b"b", b""), id="an empty jsonb"),
-        pytest.param(1184, encode_cell(b"t", b"4713-01-01 00:00:00+00 BC"), id="a time before Christ"),
+        pytest.param(1184, encode_cell(b"t", b"4713-01-01 00:00:00+00 BC"), id="a year before 1"),
         pytest.param(25, b"u", id="an unchanged value"),
         pytest.param(25, encode_cell(b"x", b"abc"), id="an unknown kind"),
-        pytest.param(25, b"b\xff\xff\xff\xff", id="a length that leads nowhere"),
-        pytest.param(25, b"nn", id="a value too many"),
-        pytest.param(25, b"", id="a value too few"),
+        pytest.param(25, b"b\xff\xff\xff\xff", id="a length past the end"),
+        pytest.param(25, b"nn", id="one value too many"),
+        pytest.param(25, b"", id="one value too few"),
     ],
 )
 def test_a_malformed_column_is_refused_without_quoting_it(type_oid: int, cell: bytes) -> None:
@@ -382,7 +384,9 @@ def test_a_malformed_column_is_refused_without_quoting_it(type_oid: int, cell: b
 
     assert "many" not in str(caught.value)
     assert "0b8d" not in str(caught.value)
-    assert caught.value.__suppress_context__ or caught.value.__context__ is None  # a cause would quote it
+    assert (
+        caught.value.__suppress_context__ or caught.value.__context__ is None
+    )  # a chained exception would quote the value
 
 
 def test_an_unwanted_column_is_not_converted() -> None:
@@ -428,20 +432,6 @@ def test_an_empty_namespace_is_pg_catalog() -> None:
 # -- values ------------------------------------------------------------------------------------------------------------
 
 
-@given(st.datetimes(timezones=st.just(UTC)))
-def test_a_server_time_is_a_datetime_and_back(moment: datetime) -> None:
-    assert to_datetime(from_datetime(moment)) == moment
-
-
-def test_the_server_counts_from_the_year_2000() -> None:
-    assert from_datetime(datetime(2000, 1, 1, 0, 0, 1, tzinfo=UTC)) == 1_000_000
-
-
-def test_a_server_time_beyond_pythons_years_is_their_last_or_first_moment() -> None:
-    assert to_datetime(INFINITY) == datetime.max.replace(tzinfo=UTC)
-    assert to_datetime(-INFINITY - 1) == datetime.min.replace(tzinfo=UTC)
-
-
 @pytest.mark.parametrize(("text", "value"), [(b"infinity", INFINITY), (b"-infinity", -INFINITY - 1)])
 def test_infinity_in_text_is_infinity_in_binary(text: bytes, value: int) -> None:
     reader = RowReader(relation_of(encode_relation([("never", 1184)])), ["never"])
@@ -451,5 +441,5 @@ def test_infinity_in_text_is_infinity_in_binary(text: bytes, value: int) -> None
 
 
 @given(st.uuids())
-def test_a_uuid_prints_as_usual(value: uuid.UUID) -> None:
+def test_a_uuid_has_its_usual_text_form(value: uuid.UUID) -> None:
     assert uuid_text(value.bytes) == str(value)

@@ -1,4 +1,4 @@
-"""Prefetch: who is woken by the news of a claim finds the claim done."""
+"""Prefetch: when its file descriptor becomes readable, the claim is done."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from outrider.telemetry.metrics import Metrics
 
 
 class Claimer:
-    """Stands for the one that claims: what is under test is only when its answer is told of."""
+    """Returns a batch at once: only the wake-up is under test."""
 
     def claim(self, connection: object, *, at_most: int | None) -> Any:
         return "a batch"
@@ -24,19 +24,19 @@ class Database:
         pass
 
 
-def test_the_batch_is_there_when_the_news_of_it_comes() -> None:
+def test_the_batch_can_be_taken_when_the_reader_is_woken() -> None:
     database: Any = Database()
     claimer: Any = Claimer()
     prefetch = Prefetch(database, claimer, Metrics("scheduler"))
     found: list[Any] = []
-    told = threading.Event()
+    woken = threading.Event()
 
-    def look_at_once(news: object) -> None:
+    def take_at_once(items: object) -> None:
         found.append(prefetch.take())
-        told.set()
+        woken.set()
 
-    prefetch._news.put = look_at_once  # type: ignore[method-assign, assignment]
+    prefetch._wakeup.put = take_at_once  # type: ignore[method-assign]
     prefetch.begin(at_most=None)
-    assert told.wait(10)
+    assert woken.wait(10)
     assert found == ["a batch"]
     prefetch.close(1.0)

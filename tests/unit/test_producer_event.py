@@ -13,7 +13,8 @@ from uuid import RFC_4122, UUID
 import pytest
 
 from outrider.producer import Event
-from outrider.producer.event import is_delayed, parse_event_ids, split_aggregate, to_columns
+from outrider.producer.event import parse_event_ids, split_aggregate
+from outrider.producer.row import is_delayed, to_columns
 
 
 def row(**fields: Any) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Importing the producer costs an application nothing it does not use."""
+"""Importing outrider imports no library that the application does not use itself."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ import subprocess
 import sys
 
 import pytest
+
+import outrider
 
 HEAVY = {
     "aio_pika", "alembic", "amqp", "asyncpg", "celery", "click", "django", "kombu", "opentelemetry",
@@ -21,11 +23,31 @@ def modules_after(code: str) -> set[str]:
     return set(json.loads(done.stdout))
 
 
-def test_importing_the_producer_imports_no_framework_no_driver_and_no_broker_library() -> None:
-    assert modules_after("import outrider; outrider.Outbox()") & HEAVY == set()
+@pytest.mark.parametrize("code", ["import outrider", "import outrider; outrider.Outbox()", "from outrider import *"])
+def test_importing_outrider_imports_no_framework_no_driver_and_no_broker_library(code: str) -> None:
+    assert modules_after(code) & HEAVY == set()
 
 
-@pytest.mark.parametrize("library", ["psycopg"])
-def test_a_handle_brings_in_its_own_library_only(library: str) -> None:
-    code = f"import {library}, outrider.producer.handles as h; h.adapter_for({library}.Connection.__new__({library}.Connection))"
-    assert modules_after(code) & HEAVY == {library}
+def test_import_outrider_does_not_import_the_producer() -> None:
+    assert modules_after("import outrider, sys; assert 'outrider.producer' not in sys.modules")
+
+
+@pytest.mark.parametrize("name", outrider.__all__)
+def test_every_public_name_resolves(name: str) -> None:
+    assert getattr(outrider, name) is not None
+    assert name in dir(outrider)
+
+
+def test_an_unknown_name_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="module 'outrider' has no attribute 'Inbox'"):
+        outrider.Inbox  # noqa: B018
+    with pytest.raises(ImportError, match="Inbox"):
+        exec("from outrider import Inbox")
+
+
+def test_a_handle_imports_its_own_library_only() -> None:
+    code = (
+        "import psycopg, outrider.producer.handles as handles;"
+        "handles.adapter_for(psycopg.Connection.__new__(psycopg.Connection))"
+    )
+    assert modules_after(code) & HEAVY == {"psycopg"}

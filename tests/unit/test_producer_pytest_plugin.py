@@ -13,7 +13,7 @@ from celery import group
 from outrider.producer import Event, Outbox
 from outrider.producer.celery import OutboxCelery, TaskOutbox
 from outrider.producer.pytest_plugin import (  # noqa: F401
-    RecordedOutbox,
+    OutboxRecorder,
     assert_event_published,
     assert_task_sent,
     drain_outbox,
@@ -36,7 +36,7 @@ def task() -> Any:
     return app.task(name="shop.work", shared=False)(work)
 
 
-def test_events_are_recorded_without_a_database(outbox: RecordedOutbox, assert_event_published: Check) -> None:  # noqa: F811
+def test_events_are_recorded_without_a_database(outbox: OutboxRecorder, assert_event_published: Check) -> None:  # noqa: F811
     Outbox("shop").publish(NO_HANDLE, "order.placed", {"order": 42}, aggregate=("order", 42))
     Outbox("shop").publish_many(NO_HANDLE, [Event(event_type="order.paid", payload=b"\x00")])
     event = assert_event_published("order.placed", payload={"order": 42}, count=1, exchange="shop")
@@ -46,7 +46,7 @@ def test_events_are_recorded_without_a_database(outbox: RecordedOutbox, assert_e
     assert [message.event_type for message in outbox.events] == ["order.placed", "order.paid"]
 
 
-def test_an_assertion_that_fails_shows_what_is_there(outbox: RecordedOutbox, assert_event_published: Check) -> None:  # noqa: F811
+def test_an_assertion_that_fails_shows_what_is_there(outbox: OutboxRecorder, assert_event_published: Check) -> None:  # noqa: F811
     Outbox().publish(NO_HANDLE, "order.placed", {"order": 1})
     with pytest.raises(pytest.fail.Exception, match=r"no event order.placed with .*'order': 2.* was enqueued"):
         assert_event_published("order.placed", payload={"order": 2})
@@ -54,13 +54,13 @@ def test_an_assertion_that_fails_shows_what_is_there(outbox: RecordedOutbox, ass
         assert_event_published("order.placed", count=2)
 
 
-def test_a_dedup_key_is_respected(outbox: RecordedOutbox) -> None:  # noqa: F811
+def test_a_dedup_key_is_respected(outbox: OutboxRecorder) -> None:  # noqa: F811
     assert Outbox().publish(NO_HANDLE, "a", {}, dedup_key="k").new
     assert not Outbox().publish(NO_HANDLE, "b", {}, dedup_key="k").new
     assert len(outbox.messages) == 1
 
 
-def test_an_asynchronous_handle_is_awaited(outbox: RecordedOutbox) -> None:  # noqa: F811
+def test_an_asynchronous_handle_is_awaited(outbox: OutboxRecorder) -> None:  # noqa: F811
     handle = psycopg.AsyncConnection.__new__(psycopg.AsyncConnection)
 
     async def scenario() -> Any:
@@ -70,7 +70,7 @@ def test_an_asynchronous_handle_is_awaited(outbox: RecordedOutbox) -> None:  # n
     assert len(outbox.messages) == 1
 
 
-def test_tasks_are_recorded_in_any_serializer(task: Any, outbox: RecordedOutbox, assert_task_sent: Check) -> None:  # noqa: F811
+def test_tasks_are_recorded_in_any_serializer(task: Any, outbox: OutboxRecorder, assert_task_sent: Check) -> None:  # noqa: F811
     task.delay(1, y=2)
     task.apply_async((3,), serializer="pickle", compression="gzip")
     group(task.s(n) for n in (4, 5)).apply_async()
@@ -82,7 +82,7 @@ def test_tasks_are_recorded_in_any_serializer(task: Any, outbox: RecordedOutbox,
         assert_task_sent("shop.other")
 
 
-def test_what_would_be_on_the_wire_can_be_drained(task: Any, drain_outbox: Check, outbox: RecordedOutbox) -> None:  # noqa: F811
+def test_what_would_be_on_the_wire_can_be_drained(task: Any, drain_outbox: Check, outbox: OutboxRecorder) -> None:  # noqa: F811
     receipt = Outbox("shop").publish(NO_HANDLE, "order.placed", {"order": 42})
     result = task.delay(1)
     event, sent = drain_outbox()

@@ -1,4 +1,4 @@
-"""Installing RabbitMQ: what is refused, and that the machine's own policy on services is left as it was."""
+"""Installing RabbitMQ: refusals, and the machine's own policy on services stays unchanged."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ import pytest
 from outrider.embedded import rabbitmq
 
 
-def test_without_root_there_is_one_clear_line(
+def test_without_root_the_error_is_one_line(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(rabbitmq, "find_rabbitmq", lambda: None)
     monkeypatch.setattr("os.geteuid", lambda: 1000)
     assert rabbitmq.main(["--install"]) == 1
-    assert capsys.readouterr().err == "RabbitMQ cannot be installed here: that needs root and apt-get\n"
+    assert capsys.readouterr().err == "RabbitMQ cannot be installed: this needs root and apt-get\n"
 
 
-def test_an_installed_rabbitmq_is_left_alone(
+def test_an_installed_rabbitmq_is_not_installed_again(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(rabbitmq, "find_rabbitmq", lambda: Path("/usr/lib/rabbitmq/bin"))
@@ -30,14 +30,14 @@ def test_an_installed_rabbitmq_is_left_alone(
 
 def test_services_are_denied_only_while_packages_are_installed(tmp_path: Path) -> None:
     policy = tmp_path / "policy-rc.d"
-    with rabbitmq.services_held_back(policy):
+    with rabbitmq.without_service_start(policy):
         assert subprocess.run([policy, "rabbitmq-server", "start"], check=False).returncode == 101
     assert not policy.exists()
 
 
-def test_a_policy_of_the_machine_itself_stays(tmp_path: Path) -> None:
+def test_an_existing_policy_file_stays_unchanged(tmp_path: Path) -> None:
     policy = tmp_path / "policy-rc.d"
     policy.write_text("theirs")
-    with rabbitmq.services_held_back(policy):
+    with rabbitmq.without_service_start(policy):
         assert policy.read_text() == "theirs"
     assert policy.read_text() == "theirs"

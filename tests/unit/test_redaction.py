@@ -1,4 +1,4 @@
-"""What operators see of a payload."""
+"""Redaction: what operators see of a payload."""
 
 from __future__ import annotations
 
@@ -44,6 +44,6 @@ def test_without_a_redactor_only_the_size_is_shown() -> None:
 
 
 @pytest.mark.parametrize("path", ["missing.module.function", "json.missing", "nodots", "json.__name__", ""])
-def test_a_path_that_leads_nowhere_is_refused(path: str) -> None:
+def test_a_path_without_a_function_is_refused(path: str) -> None:
     with pytest.raises(ValueError, match="redactor"):
         load_redactor(path)

@@ -1,4 +1,4 @@
-"""The frames around pgoutput, and the quoting of names: the pure part of the stream."""
+"""The frames of the replication protocol."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from outrider.cdc_relay.pgoutput import decode
-from outrider.cdc_relay.replication_frames import Arrival, Keepalive, decode_frames, encode_status
-from outrider.cdc_relay.stream import quote_identifier, quote_literal
+from outrider.cdc_relay.replication_frames import FrameBatch, Keepalive, decode_frames, encode_status
 from outrider.errors import ProtocolError
 
 POSITIONS = st.integers(0, 2**64 - 1)
@@ -29,14 +28,16 @@ def keepalive_frame(wal_end: int, sent_at: int, reply_requested: bool) -> bytes:
 
 @given(POSITIONS, POSITIONS, TIMES, st.binary())
 def test_data_is_decoded(start: int, wal_end: int, sent_at: int, payload: bytes) -> None:
-    assert decode_frames([data_frame(start, wal_end, sent_at, payload)]) == Arrival([payload], None, wal_end, sent_at)
+    assert decode_frames([data_frame(start, wal_end, sent_at, payload)]) == FrameBatch(
+        [payload], None, wal_end, sent_at
+    )
 
 
 @given(POSITIONS, TIMES, st.booleans())
 def test_a_keepalive_is_decoded(wal_end: int, sent_at: int, reply_requested: bool) -> None:
     frame = keepalive_frame(wal_end, sent_at, reply_requested)
 
-    assert decode_frames([frame]) == Arrival([], Keepalive(wal_end, reply_requested), wal_end, sent_at)
+    assert decode_frames([frame]) == FrameBatch([], Keepalive(wal_end, reply_requested), wal_end, sent_at)
 
 
 DATA = st.tuples(st.just("data"), POSITIONS, TIMES, st.binary())
@@ -44,18 +45,18 @@ KEEPALIVES = st.tuples(st.just("keepalive"), POSITIONS, TIMES, st.booleans())
 
 
 @given(st.lists(st.one_of(DATA, KEEPALIVES), min_size=1))
-def test_of_frames_together_all_messages_and_the_last_keepalive_count(items: list[Any]) -> None:
-    arrival = decode_frames(
+def test_a_batch_has_all_messages_and_the_last_keepalive(items: list[Any]) -> None:
+    batch = decode_frames(
         data_frame(wal_end, wal_end, sent_at, rest) if kind == "data" else keepalive_frame(wal_end, sent_at, rest)
         for kind, wal_end, sent_at, rest in items
     )
 
     keepalives = [item for item in items if item[0] == "keepalive"]
-    assert arrival.messages == [payload for kind, _, _, payload in items if kind == "data"]
-    assert arrival.keepalive == (
-        Keepalive(keepalives[-1][1], any(asked for *_, asked in keepalives)) if keepalives else None
+    assert batch.messages == [payload for kind, _, _, payload in items if kind == "data"]
+    assert batch.keepalive == (
+        Keepalive(keepalives[-1][1], any(reply_requested for *_, reply_requested in keepalives)) if keepalives else None
     )
-    assert (arrival.wal_end, arrival.sent_at) == items[-1][1:3]
+    assert (batch.wal_end, batch.sent_at) == items[-1][1:3]
 
 
 @pytest.mark.parametrize("frame", [b"w" + bytes(24), b"k" + bytes(17)], ids=["data", "keepalive"])
@@ -67,7 +68,7 @@ def test_a_frame_cut_short_is_a_protocol_error(frame: bytes) -> None:
             decode_frames([frame[:length]])
 
 
-def test_a_data_frame_cut_short_in_front_of_another_brings_a_message_that_no_decoder_takes() -> None:
+def test_a_data_frame_cut_short_before_another_yields_a_message_that_does_not_decode() -> None:
     whole = b"w" + bytes(24)
     for length in range(1, len(whole)):
         cut_short, _ = decode_frames([whole[:length], whole + b"B"]).messages
@@ -86,20 +87,12 @@ def test_random_bytes_are_a_frame_or_a_protocol_error(frame: bytes) -> None:
         decode_frames([frame])
 
 
-@given(POSITIONS, POSITIONS, st.booleans())
-def test_a_status_says_what_is_written_flushed_and_applied(written: int, flushed: int, reply: bool) -> None:
-    status = encode_status(written, flushed, reply)
+@given(POSITIONS, st.booleans())
+def test_a_status_holds_the_flushed_position_as_written_flushed_and_applied(flushed: int, reply: bool) -> None:
+    status = encode_status(flushed, reply)
 
     tag, *positions, sent_at, reply_requested = struct.unpack(">cQQQqB", status)
     assert tag == b"r"
-    assert positions == [written, flushed, flushed]
+    assert positions == [flushed] * 3
     assert sent_at > 0
     assert reply_requested == reply
-
-
-@given(st.text())
-def test_a_quoted_name_or_text_ends_only_at_its_last_quote(text: str) -> None:
-    for quoted, mark in ((quote_identifier(text), '"'), (quote_literal(text), "'")):
-        assert quoted[0] == quoted[-1] == mark
-        assert quoted[1:-1].replace(mark * 2, "").count(mark) == 0
-        assert quoted[1:-1].replace(mark * 2, mark) == text

@@ -1,11 +1,15 @@
-"""The retry policy: when a refused message is tried again, and when it is given up."""
+"""The retry policy: when a refused message is retried, and when it is buried."""
 
 from __future__ import annotations
 
 import pytest
 
 from outrider.delivery.retry_policy import RetryPolicy
-from outrider.settings.models import RetryRule, SchedulerSettings
+from outrider.failures import Failure, failure
+from outrider.settings.scheduler import SchedulerSettings
+from outrider.settings.service import RetryRule
+from outrider.storage.decision import Burial, Decision, Retry
+from tests.fixtures.messages import make_message
 
 
 def default_policy(jitter: float = 0.0) -> RetryPolicy:
@@ -59,3 +63,19 @@ def test_jitter_spreads_messages_that_failed_together() -> None:
     waits = {policy.backoff("order.placed", 0) for _ in range(50)}
     assert len(waits) > 40
     assert all(wait is not None and 120 <= wait < 132 for wait in waits)
+
+
+@pytest.mark.parametrize(
+    ("attempts", "why", "decision"),
+    [
+        (0, failure("NoRoute", "no queue"), Retry(1, "NoRoute: no queue", 120)),
+        (4, failure("NoRoute", "no queue"), Burial(1, "max attempts", "NoRoute: no queue", 1)),
+        (0, failure("AccessRefused", "no"), Burial(1, "rejected", "AccessRefused: no", 1)),
+        (0, failure("Undecodable", "bad"), Burial(1, "undecodable", "Undecodable: bad", 0)),
+    ],
+)
+def test_a_failure_is_retried_until_its_attempts_are_used_up_or_buried_at_once(
+    attempts: int, why: Failure, decision: Decision
+) -> None:
+    policy = RetryPolicy(5, 120, 3600, reject_errors=["AccessRefused"], jitter=lambda: 0.0)
+    assert policy.decide(make_message(id=1, attempts=attempts), why) == decision

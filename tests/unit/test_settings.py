@@ -1,4 +1,4 @@
-"""Settings: three sources in rising order, every mistake at once, no secret in any message."""
+"""Settings: three sources, each overriding the one before; one error with all mistakes; no secret in any message."""
 
 from __future__ import annotations
 
@@ -8,8 +8,10 @@ from pathlib import Path
 import pytest
 
 from outrider.errors import SettingsError
+from outrider.settings.database import DatabaseSettings
 from outrider.settings.loading import load_settings
-from outrider.settings.models import DatabaseSettings, RelaySettings, SchedulerSettings
+from outrider.settings.relay import RelaySettings
+from outrider.settings.scheduler import SchedulerSettings
 from outrider.settings.tls import TlsOptions
 
 URL = "postgresql://shop:s3cret@db/shop"
@@ -75,13 +77,13 @@ def test_every_mistake_is_reported_at_once_by_the_name_of_its_setting(
     assert "\n" not in text
 
 
-def test_a_missing_setting_says_how_it_can_be_given() -> None:
+def test_the_error_of_a_missing_setting_says_how_to_give_it() -> None:
     assert mistakes(DatabaseSettings) == (
         "database_url: must be set (OUTRIDER_DATABASE_URL, --database-url or the settings file)"
     )
 
 
-def test_a_service_does_not_mind_the_settings_of_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_service_ignores_the_settings_of_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OUTRIDER_HOLD_SECONDS", "1")
     monkeypatch.setenv("OUTRIDER_POLL_SECONDS", "2")
     flags = {"database_url": URL, "broker_url": BROKER}
@@ -89,7 +91,7 @@ def test_a_service_does_not_mind_the_settings_of_the_other(monkeypatch: pytest.M
     assert load_settings(SchedulerSettings, flags).poll_seconds == 2
 
 
-def test_variables_of_tests_are_not_taken_for_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_variables_of_tests_are_not_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OUTRIDER_TEST_POSTGRES_URL", "x")
     load_settings(DatabaseSettings, {"database_url": URL})
 
@@ -134,7 +136,7 @@ def test_settings_cannot_be_changed_later() -> None:
         settings.slot = "other"
 
 
-def test_rules_come_from_tables_of_the_file_and_name_their_own_mistakes(config: Path) -> None:
+def test_retry_rules_come_from_tables_of_the_file_and_their_mistakes_are_named(config: Path) -> None:
     flags: dict[str, object] = {"database_url": URL, "broker_url": BROKER}
     config.write_text('[[retry_rules]]\nmatch = "order.*"\nmax_attempts = 9\n')
     settings = load_settings(SchedulerSettings, flags, config_file=str(config))
@@ -143,7 +145,7 @@ def test_rules_come_from_tables_of_the_file_and_name_their_own_mistakes(config: 
     assert mistakes(SchedulerSettings, flags, config).startswith("retry_rules[0][max_attempt]: ")
 
 
-def test_a_file_that_cannot_be_read_is_one_line(config: Path) -> None:
+def test_a_file_that_cannot_be_read_is_an_error_in_one_line(config: Path) -> None:
     assert mistakes(DatabaseSettings, file=config) == (
         f"cannot read the settings file {config}: No such file or directory"
     )
@@ -153,7 +155,7 @@ def test_a_file_that_cannot_be_read_is_one_line(config: Path) -> None:
     assert mistakes(DatabaseSettings, file=config).startswith(f"{config} is not a TOML file: ")
 
 
-def test_files_for_tls_reach_the_publisher(tmp_path: Path) -> None:
+def test_tls_files_become_tls_options(tmp_path: Path) -> None:
     files = {name: tmp_path / name for name in ("broker_ca_file", "broker_certificate_file", "broker_key_file")}
     settings = load_settings(
         RelaySettings, {"database_url": "postgresql://db", "broker_url": "amqps://broker", **files}
@@ -161,6 +163,6 @@ def test_files_for_tls_reach_the_publisher(tmp_path: Path) -> None:
     assert settings.broker_tls == TlsOptions(*(str(file) for file in files.values()))  # type: ignore[arg-type]
 
 
-def test_without_files_for_tls_certificates_are_verified_all_the_same() -> None:
+def test_without_tls_files_certificates_are_verified() -> None:
     settings = load_settings(RelaySettings, {"database_url": "postgresql://db", "broker_url": "amqps://broker"})
     assert settings.broker_tls == TlsOptions(verify=True)

@@ -3,22 +3,30 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from outrider.errors import SetupError
 from outrider.operations.setup import Facts, PublicationShape, SlotState, Target, as_script, plan_setup, plan_teardown
+from outrider.operations.setup.facts import Server
 from outrider.storage.sql_files import Migration
 
 TARGET = Target(schema="public", publication="outbox", slot="outbox")
 MIGRATIONS = [Migration(1, "initial", "migrations/0001_initial.sql")]
 TABLES = frozenset({"outbox", "outbox_migration"})
-EMPTY = Facts(
+SERVER = Server(
     server_version=140005,
     wal_level="logical",
+    max_replication_slots=10,
+    max_wal_senders=10,
     in_recovery=False,
     role="owner",
+    may_replicate=True,
     database="shop",
+)
+EMPTY = Facts(
+    server=SERVER,
     tables=frozenset(),
     applied=frozenset(),
     handover_seconds=None,
@@ -42,6 +50,11 @@ SLOT = SlotState(
     safe_wal_bytes=None,
 )
 COMPLETE = replace(EMPTY, tables=TABLES, applied=frozenset({1}), handover_seconds=30.0, publication=SHAPE, slot=SLOT)
+
+
+def on_server(**facts: Any) -> Facts:
+    """No outbox, on a server with these facts."""
+    return replace(EMPTY, server=SERVER._replace(**facts))
 
 
 def kinds_to_do(facts: Facts, target: Target = TARGET) -> list[str]:
@@ -79,7 +92,7 @@ def test_a_lost_slot_is_dropped_and_created_again(lost: dict[str, object]) -> No
 
 def test_polling_only_needs_neither_wal_level_nor_slot() -> None:
     target = replace(TARGET, polling_only=True, handover_seconds=0.0)
-    assert kinds_to_do(replace(EMPTY, wal_level="replica"), target) == ["migration", "handover"]
+    assert kinds_to_do(on_server(wal_level="replica"), target) == ["migration", "handover"]
 
 
 def test_the_handover_time_is_set_only_where_it_differs() -> None:
@@ -98,25 +111,28 @@ def test_a_publication_without_a_table_gets_it() -> None:
 @pytest.mark.parametrize(
     ("facts", "words"),
     [
-        (replace(EMPTY, server_version=130010), "PostgreSQL 13 is too old"),
-        (replace(EMPTY, in_recovery=True), "run set-up on the primary"),
-        (replace(EMPTY, wal_level="replica"), "ALTER SYSTEM SET wal_level = logical and restart"),
+        (on_server(server_version=130010), "PostgreSQL 13 is too old"),
+        (on_server(in_recovery=True), "run set-up on the primary"),
+        (on_server(wal_level="replica"), "ALTER SYSTEM SET wal_level = logical and restart"),
         (replace(EMPTY, tables=frozenset({"outbox"})), "choose another with --schema"),
         (replace(COMPLETE, applied=frozenset({1, 2})), "has migration 2, this version knows 1: upgrade"),
         (replace(COMPLETE, slot=replace(SLOT, database="other")), "belongs to database other"),
         (replace(COMPLETE, slot=replace(SLOT, database=None, plugin=None)), "belongs to a standby"),
         (replace(COMPLETE, slot=replace(SLOT, plugin="wal2json")), "for the plugin wal2json"),
         (replace(COMPLETE, publication=SHAPE._replace(all_tables=True)), "is for all tables"),
-        (replace(COMPLETE, publication=SHAPE._replace(tables=["b.outbox"])), "publishes b.outbox, not public.outbox"),
+        (
+            replace(COMPLETE, publication=SHAPE._replace(tables=["b.outbox"])),
+            "publishes b.outbox, not only public.outbox",
+        ),
         (replace(COMPLETE, publication=SHAPE._replace(column_list=True)), "some columns"),
     ],
 )
-def test_what_cannot_be_repaired_is_said(facts: Facts, words: str) -> None:
+def test_an_obstacle_is_an_error_that_names_it(facts: Facts, words: str) -> None:
     assert words in obstacle(facts)
 
 
-def test_every_obstacle_is_said_at_once_in_one_line() -> None:
-    text = obstacle(replace(EMPTY, wal_level="minimal", in_recovery=True), replace(TARGET, failover=True))
+def test_all_obstacles_are_one_error_in_one_line() -> None:
+    text = obstacle(on_server(wal_level="minimal", in_recovery=True), replace(TARGET, failover=True))
     assert "wal_level is minimal" in text
     assert "standby" in text
     assert "failover slots need PostgreSQL 17" in text
@@ -124,11 +140,11 @@ def test_every_obstacle_is_said_at_once_in_one_line() -> None:
 
 
 def test_a_failover_slot_is_created_as_one_where_the_server_can() -> None:
-    plan = plan_setup(replace(EMPTY, server_version=170000), replace(TARGET, failover=True), MIGRATIONS)
+    plan = plan_setup(on_server(server_version=170000), replace(TARGET, failover=True), MIGRATIONS)
     assert any(step.kind == "slot" and step.sql and "failover => true" in step.sql for step in plan)
 
 
-def test_teardown_keeps_the_tables_unless_told_otherwise() -> None:
+def test_teardown_drops_the_tables_only_on_request() -> None:
     assert [step.outcome for step in plan_teardown(COMPLETE, TARGET, drop_tables=False)] == [
         "dropped",
         "dropped",
@@ -138,16 +154,16 @@ def test_teardown_keeps_the_tables_unless_told_otherwise() -> None:
 
 
 def test_teardown_of_nothing_does_nothing() -> None:
-    assert {step.outcome for step in plan_teardown(EMPTY, TARGET, drop_tables=True)} == {"not there"}
+    assert {step.outcome for step in plan_teardown(EMPTY, TARGET, drop_tables=True)} == {"does not exist"}
 
 
-def test_teardown_leaves_what_belongs_to_somebody_else() -> None:
+def test_teardown_keeps_what_belongs_to_another_outbox_or_program() -> None:
     facts = replace(
         COMPLETE, slot=replace(SLOT, database="other"), publication=SHAPE._replace(tables=["b.outbox", "public.outbox"])
     )
     plan = plan_teardown(facts, TARGET, drop_tables=False)
     assert all(step.sql is None for step in plan)
-    with pytest.raises(SetupError, match="other programs"):
+    with pytest.raises(SetupError, match="nothing was dropped"):
         plan_teardown(replace(EMPTY, tables=frozenset({"outbox"})), TARGET, drop_tables=True)
 
 

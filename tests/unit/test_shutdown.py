@@ -1,4 +1,4 @@
-"""Shutdown: the first signal asks, the second one ends."""
+"""Shutdown: the first signal is a request to stop, the second one ends the process."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from outrider.runtime.shutdown import Shutdown
 with Shutdown() as shutdown:
     print("ready", flush=True)
     shutdown.wait(60)
-    print("asked", flush=True)
+    print("requested", flush=True)
     time.sleep(60)
 """
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_the_first_signal_is_a_request(number: signal.Signals) -> None:
+def test_the_first_signal_is_a_request_to_stop(number: signal.Signals) -> None:
     with Shutdown() as shutdown:
         assert not shutdown.wait(0)
         os.kill(os.getpid(), number)
@@ -41,12 +41,12 @@ def test_the_second_signal_ends_the_process_at_once(number: signal.Signals) -> N
         assert process.stdout is not None
         assert process.stdout.readline() == "ready\n"
         process.send_signal(number)
-        assert process.stdout.readline() == "asked\n"
+        assert process.stdout.readline() == "requested\n"
         process.send_signal(number)
         assert process.wait(10) == 128 + number
 
 
-def test_waiting_ends_with_the_request_and_not_with_the_time() -> None:
+def test_a_request_ends_a_wait() -> None:
     with Shutdown() as shutdown:
         started = time.monotonic()
         timer = threading.Timer(0.05, shutdown.request)
@@ -56,21 +56,21 @@ def test_waiting_ends_with_the_request_and_not_with_the_time() -> None:
         assert time.monotonic() - started < 10
 
 
-def test_waiting_without_a_request_lasts_its_time() -> None:
+def test_a_wait_without_a_request_lasts_its_time() -> None:
     with Shutdown() as shutdown:
         started = time.monotonic()
         assert not shutdown.wait(0.05)
         assert time.monotonic() - started >= 0.05
 
 
-def test_asking_twice_is_asking_once() -> None:
+def test_a_second_request_changes_nothing() -> None:
     with Shutdown() as shutdown:
         shutdown.request()
         shutdown.request()
         assert shutdown.requested
 
 
-def test_the_old_handlers_come_back() -> None:
+def test_the_old_handlers_are_restored() -> None:
     before = {number: signal.getsignal(number) for number in Shutdown.SIGNALS}
     with Shutdown():
         assert all(signal.getsignal(number) != handler for number, handler in before.items())

@@ -1,37 +1,22 @@
-"""The project's SQL as text: quoting, named queries, migrations."""
+"""The project's SQL as text: named queries, migrations."""
 
 from __future__ import annotations
 
 import re
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
 
+from outrider.storage import sql_files
+from outrider.storage.decision import DEAD_LETTER_REASONS
 from outrider.storage.message import Message
-from outrider.storage.sql_files import Queries, migrations, quote_identifier, quote_literal, script, sql_directory
+from outrider.storage.sql_files import Queries, migrations, script, sql_directory
 
 WEIRD = 'we"ird %s'
 
 
-def test_identifiers_are_always_quoted() -> None:
-    assert quote_identifier("public") == '"public"'
-    assert quote_identifier('we"ird') == '"we""ird"'
-
-
-@pytest.mark.parametrize("name", ["", "a\0b"])
-def test_a_name_that_postgresql_cannot_have_is_refused(name: str) -> None:
-    with pytest.raises(ValueError, match="not a name"):
-        quote_identifier(name)
-
-
-def test_literals_are_quoted_whatever_standard_conforming_strings_says() -> None:
-    assert quote_literal("it's") == "'it''s'"
-    assert quote_literal("back\\slash'") == " E'back\\\\slash'''"
-    with pytest.raises(ValueError, match="NUL"):
-        quote_literal("a\0b")
-
-
-def test_a_script_gets_its_names_and_keeps_percent_signs() -> None:
+def test_a_script_gets_quoted_names_and_keeps_percent_signs() -> None:
     sql = script("setup/publication.sql", schema=WEIRD, publication="it's")
     assert 'CREATE PUBLICATION "it\'s" FOR TABLE "we""ird %s".outbox' in sql
 
@@ -45,23 +30,46 @@ def test_queries_double_the_percent_signs_of_the_schema_because_they_are_bound()
     assert '"we""ird %%s".outbox' in Queries(WEIRD)["settle"]
 
 
-def test_every_query_is_expanded_and_has_nothing_left_to_fill_in() -> None:
+def test_every_query_has_all_fragments_and_variables_replaced() -> None:
     for name, text in Queries("public").items():
         assert text, name
         without_casts_and_strings = re.sub(r"::|'[^']*'", "", text)
         assert not re.search(r":[\"'a-z]", without_casts_and_strings), name
 
 
+def query_files() -> list[Path]:
+    return sorted((sql_directory() / "queries").glob("*.sql"))
+
+
 def test_every_query_says_what_it_is_for() -> None:
-    lines = (sql_directory() / "queries.sql").read_text().splitlines()
-    for line, following in pairwise(lines):
-        if re.fullmatch(r"-- \w+ --", line):
-            assert following.startswith("-- "), line
+    for file in query_files():
+        for line, following in pairwise(file.read_text().splitlines()):
+            if re.fullmatch(r"-- \w+ --", line):
+                assert following.startswith("-- "), (file.name, line)
+
+
+def test_every_file_of_queries_says_first_who_runs_them() -> None:
+    for file in query_files():
+        assert re.match(r"-- (Run by|Fragments) ", file.read_text()), file.name
+
+
+def test_a_query_that_is_in_two_files_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "queries").mkdir()
+    for name in ("relay.sql", "scheduler.sql"):
+        (tmp_path / "queries" / name).write_text("-- settle --\n-- Purpose.\nSELECT 1;\n")
+    monkeypatch.setattr(sql_files, "sql_directory", lambda: tmp_path)
+    with pytest.raises(ValueError, match=r"two blocks called settle, one of them in scheduler\.sql"):
+        sql_files._read_blocks.__wrapped__()
 
 
 def test_message_columns_are_the_fields_of_a_message_in_their_order() -> None:
     columns = re.findall(r"\bo\.(\w+)", Queries("public")["message_columns"])
     assert tuple(dict.fromkeys(columns)) == Message._fields
+
+
+def test_the_table_of_dead_letters_allows_exactly_the_reasons_that_the_code_knows() -> None:
+    reasons = ", ".join(f"'{reason}'" for reason in DEAD_LETTER_REASONS)
+    assert f"CHECK (reason IN ({reasons}))" in script("schema.sql", schema="public")
 
 
 def test_migrations_are_numbered_from_one_without_a_gap() -> None:

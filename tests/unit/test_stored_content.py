@@ -1,4 +1,4 @@
-"""How much of a stored message operators see."""
+"""How much of a stored message operators can see."""
 
 from __future__ import annotations
 
@@ -36,32 +36,32 @@ def broken(event_type: str, payload: Any, headers: Any) -> Any:
 
 
 def test_without_a_redactor_size_and_type_are_shown_and_headers_that_repeat_the_payload_hidden() -> None:
-    shown = MESSAGE.shown("pay", None)
+    shown = MESSAGE.visible_fields("pay", None)
     assert shown["payload"] == "<16 bytes of application/json>"
     assert shown["headers"] == {"argsrepr": HIDDEN, "task": "pay"}
     assert SECRET not in str(shown)
 
 
-def test_those_who_ask_see_the_payload_as_it_is() -> None:
-    shown = MESSAGE.shown("pay", None, with_payload=True)
+def test_with_payload_shows_the_payload_as_it_is() -> None:
+    shown = MESSAGE.visible_fields("pay", None, with_payload=True)
     assert shown["payload"] == '{"card": "4111"}'
     assert shown["headers"]["argsrepr"] == "(4111,)"
 
 
 @pytest.mark.parametrize(("redact", "payload"), [(without_card, '{"card": "***"}'), (broken, HIDDEN)])
-def test_where_a_redactor_is_set_nobody_sees_more_than_its_copy(redact: Any, payload: str) -> None:
-    shown = MESSAGE.shown("pay", redact, with_payload=True)
+def test_with_a_redactor_only_its_copy_is_shown(redact: Any, payload: str) -> None:
+    shown = MESSAGE.visible_fields("pay", redact, with_payload=True)
     assert shown["payload"] == payload
     assert SECRET not in str(shown)
 
 
-def test_bytes_that_are_no_text_are_shown_as_base64_and_never_unpickled() -> None:
+def test_bytes_that_are_not_text_are_shown_as_base64_and_never_unpickled() -> None:
     pickled = MESSAGE._replace(payload=b"\x80\x04cos\nsystem\n.", content_type="application/x-python-serialize")
-    shown = pickled.shown("pay", None, with_payload=True)
+    shown = pickled.visible_fields("pay", None, with_payload=True)
     assert shown["payload_base64"] == "gARjb3MKc3lzdGVtCi4="
     assert "payload" not in shown
 
 
-def test_headers_that_python_cannot_parse_do_not_keep_the_message_from_being_shown() -> None:
+def test_a_message_is_shown_although_python_cannot_parse_its_headers() -> None:
     deep = MESSAGE._replace(headers='{"a":' * 100_000 + "1" + "}" * 100_000)
-    assert deep.shown("pay", None)["headers"] == HIDDEN
+    assert deep.visible_fields("pay", None)["headers"] == HIDDEN

@@ -1,4 +1,4 @@
-"""WakeableQueue: what is put arrives, the reader is woken, and a mailbox that is empty does not look full."""
+"""WakeableQueue: items arrive, a put wakes the reader, and an empty queue is not readable."""
 
 from __future__ import annotations
 
@@ -13,64 +13,66 @@ from outrider.runtime.wakeable_queue import WakeableQueue
 
 
 @pytest.fixture
-def mailbox() -> Any:
-    mailbox: WakeableQueue[int] = WakeableQueue()
-    yield mailbox
-    mailbox.close()
+def queue() -> Any:
+    queue: WakeableQueue[int] = WakeableQueue()
+    yield queue
+    queue.close()
 
 
-def is_readable(mailbox: WakeableQueue[int]) -> bool:
-    return bool(select.select([mailbox], [], [], 0)[0])
+def is_readable(queue: WakeableQueue[int]) -> bool:
+    return bool(select.select([queue], [], [], 0)[0])
 
 
-def test_a_put_wakes_and_a_take_empties(mailbox: WakeableQueue[int]) -> None:
-    mailbox.put([1, 2])
-    mailbox.put([3])
-    assert is_readable(mailbox)
-    assert mailbox.take() == [1, 2, 3]
-    assert not is_readable(mailbox)
+def test_a_put_wakes_and_a_take_empties(queue: WakeableQueue[int]) -> None:
+    queue.put([1, 2])
+    queue.put([3])
+    assert is_readable(queue)
+    assert queue.take() == [1, 2, 3]
+    assert not is_readable(queue)
 
 
-def test_what_a_limit_leaves_keeps_it_readable(mailbox: WakeableQueue[int]) -> None:
-    mailbox.put([1, 2, 3])
-    assert mailbox.take(2) == [1, 2]
-    assert is_readable(mailbox)
-    assert mailbox.take(2) == [3]
-    assert not is_readable(mailbox)
+def test_a_queue_with_items_left_stays_readable(queue: WakeableQueue[int]) -> None:
+    queue.put([1, 2, 3])
+    assert queue.take(2) == [1, 2]
+    assert is_readable(queue)
+    assert queue.take(2) == [3]
+    assert not is_readable(queue)
 
 
-class InBetween:
-    """A writer whose reader looks at the worst moment: when the items are there and the byte is not."""
+class TakesDuringPut:
+    """A writer whose reader calls take() at the worst moment: the items are there and the byte is not."""
 
-    def __init__(self, mailbox: WakeableQueue[int]) -> None:
-        self._socket = mailbox._writer
+    def __init__(self, queue: WakeableQueue[int]) -> None:
+        self._socket = queue._writer
         self.taken: list[int] = []
-        self.reader = threading.Thread(target=lambda: self.taken.extend(mailbox.take()))
+        self.reader = threading.Thread(target=lambda: self.taken.extend(queue.take()))
 
     def send(self, data: bytes) -> int:
         self.reader.start()
-        self.reader.join(0.2)  # or as long as it is made to wait
+        self.reader.join(0.2)  # the lock makes it wait until the put is done
         return self._socket.send(data)
 
     def close(self) -> None:
         self._socket.close()
 
 
-def test_a_look_in_the_middle_of_a_put_leaves_no_byte_behind_that_wakes_forever(mailbox: WakeableQueue[int]) -> None:
-    writer = InBetween(mailbox)
-    mailbox._writer = writer  # type: ignore[assignment]
-    mailbox.put([1])
+def test_a_take_during_a_put_leaves_no_byte_that_would_wake_the_reader_for_ever(queue: WakeableQueue[int]) -> None:
+    writer = TakesDuringPut(queue)
+    queue._writer = writer  # type: ignore[assignment]
+    queue.put([1])
     writer.reader.join()
     assert writer.taken == [1]
-    assert not is_readable(mailbox)
+    assert not is_readable(queue)
 
 
-def test_nothing_is_lost_between_threads_and_nobody_sleeps_on_a_full_mailbox(mailbox: WakeableQueue[int]) -> None:
+def test_no_item_is_lost_between_threads_and_the_reader_does_not_sleep_while_there_are_items(
+    queue: WakeableQueue[int],
+) -> None:
     count, writers = 10_000, 3
 
     def write() -> None:
         for number in range(count):
-            mailbox.put([number])
+            queue.put([number])
 
     threads = [threading.Thread(target=write) for _ in range(writers)]
     for thread in threads:
@@ -78,10 +80,10 @@ def test_nothing_is_lost_between_threads_and_nobody_sleeps_on_a_full_mailbox(mai
     taken: list[int] = []
     while len(taken) < count * writers:
         started = time.monotonic()
-        mailbox.wait(10)
-        assert time.monotonic() - started < 10, "asleep although something was put"
-        taken += mailbox.take(7)
+        queue.wait(10)
+        assert time.monotonic() - started < 10, "the reader slept although an item was put"
+        taken += queue.take(7)
     for thread in threads:
         thread.join()
     assert sorted(taken) == sorted([*range(count)] * writers)
-    assert not is_readable(mailbox)
+    assert not is_readable(queue)

@@ -17,7 +17,7 @@ def read_transaction(window: Window, xid: int, ids: list[int], end_lsn: int) -> 
     window.commit(Lsn(end_lsn))
 
 
-def test_a_transaction_is_confirmed_once_its_last_row_has_left() -> None:
+def test_a_transaction_is_confirmed_when_its_last_row_has_left() -> None:
     window = Window(max_messages=10, max_bytes=10_000)
     read_transaction(window, 1, [1, 2], 100)
     window.leave([1])
@@ -48,7 +48,7 @@ def test_a_transaction_whose_commit_was_not_read_is_not_confirmed() -> None:
     assert window.confirmed == 100
 
 
-def test_transactions_without_rows_of_ours_are_confirmed_at_once() -> None:
+def test_transactions_without_rows_are_confirmed_at_once() -> None:
     window = Window(max_messages=10, max_bytes=10_000)
     read_transaction(window, 1, [], 100)
     assert window.confirmed == 100
@@ -71,7 +71,7 @@ def test_the_window_is_bounded_in_messages_and_in_bytes() -> None:
     assert window.room == 2
     window.begin(1, 0)
     window.enter(make_message(id=1, payload=b"x" * 20_000))
-    assert window.room == 0  # too many bytes, but it could enter
+    assert window.room == 0  # too many bytes, although the window accepted it
     window.leave([1])
     window.enter(make_message(id=2))
     window.enter(make_message(id=3))
@@ -79,7 +79,7 @@ def test_the_window_is_bounded_in_messages_and_in_bytes() -> None:
 
 
 @given(st.lists(st.integers(0, 4), max_size=20), st.randoms(use_true_random=False))
-def test_the_confirmed_position_never_passes_a_row_in_flight(sizes: list[int], random: Random) -> None:
+def test_the_confirmed_position_never_passes_an_unsettled_row(sizes: list[int], random: Random) -> None:
     window = Window(max_messages=1000, max_bytes=10**9)
     rows: dict[int, int] = {}
     for number, size in enumerate(sizes, start=1):
@@ -91,5 +91,5 @@ def test_the_confirmed_position_never_passes_a_row_in_flight(sizes: list[int], r
     for row_id in order:
         window.leave([row_id])
         del rows[row_id]
-        first_in_flight = min(rows.values(), default=len(sizes) * 100 + 100)
-        assert window.confirmed == first_in_flight - 100 or (not rows and window.confirmed == len(sizes) * 100)
+        first_unsettled = min(rows.values(), default=len(sizes) * 100 + 100)
+        assert window.confirmed == first_unsettled - 100 or (not rows and window.confirmed == len(sizes) * 100)

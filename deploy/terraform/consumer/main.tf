@@ -1,8 +1,8 @@
-# The queues and exchanges of consumers, for workers that may configure nothing (`outrider worker --no-declare`), and the
-# permissions of their user. The same as a worker would declare: see consumer/topology.py and docs/consumer.md.
+# The queues and exchanges of consumers, for workers without the permission to configure (`outrider worker --no-declare`),
+# and the permissions of their user. The same as a worker would declare: see consumer/topology.py and docs/consumer.md.
 
 locals {
-  # "1m30s" -> milliseconds. A delay has one spelling; the validation of var.consumers keeps it to that.
+  # "1m30s" -> milliseconds. Each delay has exactly one spelling; var.consumers validates it.
   delays = toset(flatten([for consumer in var.consumers : consumer.retry_delays]))
   milliseconds = {
     for delay in local.delays : delay => (
@@ -25,7 +25,7 @@ locals {
   }
 }
 
-# -- where dead letters go, and where delays end ------------------------------------------------------------------------
+# -- dead letters, and the return from delays ---------------------------------------------------------------------------
 
 resource "rabbitmq_exchange" "dead" {
   name  = "outrider.dead"
@@ -173,7 +173,7 @@ resource "rabbitmq_binding" "dead" {
   routing_key      = each.key
 }
 
-# -- the workers' user --------------------------------------------------------------------------------------------------
+# -- user of the workers ------------------------------------------------------------------------------------------------
 
 resource "rabbitmq_permissions" "worker" {
   count = var.user == null ? 0 : 1

@@ -5,13 +5,13 @@ variable "vhost" {
 }
 
 variable "user" {
-  description = "The user of the workers, who gets no permission to configure; null: permissions are made elsewhere."
+  description = "The user of the workers, without the permission to configure; null: permissions are set elsewhere."
   type        = string
   default     = null
 }
 
 variable "consumers" {
-  description = "What is said in @consume, by queue. The exchange must exist."
+  description = "The options of @consume, by queue. The exchange must exist."
   type = map(object({
     routing_keys = optional(list(string), [])
     exchange     = optional(string, "amq.topic")

@@ -1,5 +1,5 @@
-# What RabbitMQ needs for an outbox: exchanges, queues, a publisher that may configure nothing, consumers that may only
-# read their own queues. Everything is declared here, so that no service has to.
+# RabbitMQ for an outbox: exchanges, queues, a publisher without the permission to configure, consumers that may read
+# only their own queues. Everything is declared here, so that services declare nothing.
 
 resource "rabbitmq_vhost" "outbox" {
   name = var.vhost

@@ -1,5 +1,5 @@
 output "vhost" {
-  description = "What comes after the host in broker_url."
+  description = "The vhost: the path of broker_url."
   value       = rabbitmq_vhost.outbox.name
 }
 

@@ -9,7 +9,7 @@ variable "exchanges" {
 
   validation {
     condition     = alltrue([for name in keys(var.exchanges) : can(regex("^[A-Za-z0-9_:-][A-Za-z0-9_.:-]*$", name))])
-    error_message = "Names of exchanges may hold letters, digits and _ . : - only: they become part of a pattern."
+    error_message = "Exchange names may contain only letters, digits and _ . : - because they become part of a pattern."
   }
 }
 
@@ -30,15 +30,15 @@ variable "publisher" {
 
 variable "publisher_configure" {
   description = <<-EOT
-    What the publisher may declare, as a pattern: nothing. Celery's messages declare their queue before they are sent;
-    allow those queues by name ("^(celery|mail)$"), or such messages are refused.
+    What the publisher may declare, as a pattern; by default nothing. Celery's messages declare their queue before they
+    are sent; allow those queues by name ("^(celery|mail)$"), or such messages are refused.
   EOT
   type        = string
   default     = "^$"
 }
 
 variable "consumers" {
-  description = "Users that read, each from its own queues only: name = { password, queues }."
+  description = "Users that may read only their own queues: name = { password, queues }."
   type = map(object({
     password = string
     queues   = list(string)
@@ -49,8 +49,8 @@ variable "consumers" {
 
 variable "queues" {
   description = <<-EOT
-    Durable queues: name = { bindings, arguments }. A binding is { exchange, routing_key }. Arguments say what becomes of
-    a message that a consumer refuses or that waits: x-dead-letter-exchange, x-message-ttl, x-delivery-limit, ...
+    Durable queues: name = { bindings, arguments }. A binding is { exchange, routing_key }. Arguments control
+    refused and waiting messages: x-dead-letter-exchange, x-message-ttl, x-delivery-limit, ...
   EOT
   type = map(object({
     bindings  = optional(list(object({ exchange = string, routing_key = string })), [])

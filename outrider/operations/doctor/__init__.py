@@ -1,10 +1,10 @@
 """
-The doctor: what is wrong with an outbox, or soon will be, and what to do about it.
+The doctor: finds what is wrong with an outbox, or soon will be, and says what to do.
 
-A module per theme holds the checks, pure functions of facts; `database` and `broker` get the facts. Reads only, over
-connections of its own: one to the database, one in replication mode, one to each host of the broker where there is a
-broker_url. Nothing is created, changed or sent. What the role may not see becomes a warning, and the rest is examined
-all the same.
+Each module has the checks of one theme, as pure functions of facts; `database` and `broker` read the facts and run the
+checks. The doctor only reads, over its own connections: one to the database, one in replication mode, one to each
+broker host if broker_url is set. It creates, changes and publishes nothing. A fact that the role may not read becomes a
+warning, and the other checks go on.
 """
 
 from __future__ import annotations
@@ -12,18 +12,19 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from outrider.errors import DatabaseError
-from outrider.operations.diagnostics import Unavailable
+from outrider.operations.diagnostic_queries import Unavailable
 from outrider.operations.doctor.broker import BrokerCheck, Route
 from outrider.operations.doctor.database import DatabaseCheck
-from outrider.operations.doctor.finding import Finding, cannot_see, failed
+from outrider.operations.doctor.finding import Finding, failed, not_checked
 from outrider.operations.doctor.options import DoctorOptions, DoctorSettings
-from outrider.storage.store import Store, connect
+from outrider.storage.connection import connect
+from outrider.storage.store import Store
 
 __all__ = ["DoctorOptions", "DoctorSettings", "Finding", "examine"]
 
 
-def examine(settings: DoctorSettings, questions: DoctorOptions) -> Iterator[Finding]:
-    """The findings, as they come. SettingsError, at once, for a broker_url that is unusable."""
+def examine(settings: DoctorSettings, options: DoctorOptions) -> Iterator[Finding]:
+    """Yield the findings one by one. An unusable broker_url raises SettingsError from this call, before any check."""
     broker = None
     if settings.broker_url is not None:
         broker = BrokerCheck(
@@ -32,10 +33,10 @@ def examine(settings: DoctorSettings, questions: DoctorOptions) -> Iterator[Find
             connect_timeout_seconds=settings.connect_timeout_seconds,
             tls=settings.broker_tls,
         )
-    return _findings(settings, questions, broker)
+    return _findings(settings, options, broker)
 
 
-def _findings(settings: DoctorSettings, questions: DoctorOptions, broker: BrokerCheck | None) -> Iterator[Finding]:
+def _findings(settings: DoctorSettings, options: DoctorOptions, broker: BrokerCheck | None) -> Iterator[Finding]:
     routes: list[Route] | Unavailable = []
     try:
         with connect(
@@ -43,14 +44,14 @@ def _findings(settings: DoctorSettings, questions: DoctorOptions, broker: Broker
             application_name="outrider doctor",
             connect_timeout_seconds=settings.connect_timeout_seconds,
         ) as connection:
-            database = DatabaseCheck(Store(connection, settings.schema_name), settings, questions)
+            database = DatabaseCheck(Store(connection, settings.schema_name), settings, options)
             yield from database.findings()
             if broker is not None:
                 routes = database.routes()
     except DatabaseError as error:
-        yield failed("database", str(error), "is PostgreSQL running, and is database_url right?")
+        yield failed("database", str(error), "check that PostgreSQL is running and that database_url is right")
     if broker is not None:
         if isinstance(routes, Unavailable):
-            yield cannot_see("exchanges", routes)
+            yield not_checked("exchanges", routes)
             routes = []
-        yield from broker.findings([*routes, *map(Route, questions.exchanges)])
+        yield from broker.findings([*routes, *map(Route, options.exchanges)])

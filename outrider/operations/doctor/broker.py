@@ -1,8 +1,8 @@
 """
-The broker: reached for real, asked for publisher confirms and for the exchanges that messages go to. Publishes nothing
-and declares nothing (declarations are passive).
+The broker: can it be reached, does it support publisher confirms, do the exchanges of pending messages exist?
 
-Exchanges are looked for on AMQP brokers alone; elsewhere kombu's clients keep them, not the broker.
+Connects to every host of broker_url. Publishes nothing, and declares nothing (declarations are passive). Exchanges are
+checked only on AMQP brokers: with other transports they exist in kombu, not on the server.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from outrider.settings.tls import TlsOptions
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """Where pending rows go, and what they declare before they are sent."""
+    """The exchange of pending rows, and what these rows declare before they are published."""
 
     exchange: str
     declarations: str | None = None
 
 
 class BrokerCheck:
-    """SettingsError at once for a URL that is unusable; connects when asked for findings."""
+    """An unusable URL raises SettingsError here; `findings` connects."""
 
     def __init__(
         self, broker_url: str, *, send_timeout_seconds: float, connect_timeout_seconds: float, tls: TlsOptions
@@ -49,49 +49,49 @@ class BrokerCheck:
             client.transport_options |= {"read_timeout": send_timeout_seconds, "write_timeout": send_timeout_seconds}
 
     def findings(self, routes: Sequence[Route]) -> Iterator[Finding]:
-        """For every host of the URL; exchanges are asked for at the first that answers."""
+        """Findings of every host of the URL. Exchanges are checked on the first host that answers."""
         for client in self._clients:
             try:
                 client.ensure_connection(max_retries=0, reraise_as_library_errors=False)
-                channel = client.channel()  # on Redis it asks the server
+                channel = client.channel()  # on Redis this sends a command to the server
                 yield ok("broker", f"{address_of(client)} answers")
                 if self._is_amqp:
-                    yield _ask_for_confirms(channel)
-                    yield from _look_for_exchanges(channel, routes)
+                    yield _check_confirms(channel)
+                    yield from _find_exchanges(channel, routes)
                     routes = ()
-            except Exception as error:  # what a transport raises is its own business: classify knows
-                found = classify(error, connecting=True)
-                yield failed("broker", f"{address_of(client)}: {found.text}", found.hint)
+            except Exception as error:  # each transport raises its own errors: `classify` knows them
+                failure = classify(error, connecting=True)
+                yield failed("broker", f"{address_of(client)}: {failure.text}", failure.hint)
             finally:
                 with suppress(Exception):
                     client.release()
 
 
-def _ask_for_confirms(channel: Any) -> Finding:
+def _check_confirms(channel: Any) -> Finding:
     if not channel.connection.server_properties.get("capabilities", {}).get("publisher_confirms"):
-        return failed("confirms", "this broker has none", "the services need publisher confirms: use RabbitMQ")
+        return failed("confirms", "this broker has no publisher confirms", "the services need them: use RabbitMQ")
     channel.confirm_select()
     return ok("confirms", "available")
 
 
-def _look_for_exchanges(channel: Any, routes: Sequence[Route]) -> Iterator[Finding]:
-    wanted, declared = named_exchanges(routes)
+def _find_exchanges(channel: Any, routes: Sequence[Route]) -> Iterator[Finding]:
+    expected, declared_by_rows = exchanges_of_routes(routes)
     missing = []
-    for name in sorted(wanted | declared):
+    for name in sorted(expected | declared_by_rows):
         try:
             channel.exchange_declare(exchange=name, type="direct", passive=True)
         except ChannelError as error:  # py-amqp has opened the channel again
             refusal = classify(error)
             if refusal.error != "NotFound":
-                yield warning("exchanges", f"cannot see {name}: {refusal.text}", refusal.hint)
+                yield warning("exchanges", f"{name} could not be checked: {refusal.text}", refusal.hint)
             else:
                 missing.append(name)
-    yield from check_exchanges(wanted | declared, missing, declared)
+    yield from check_exchanges(expected | declared_by_rows, missing, declared_by_rows)
 
 
-def named_exchanges(routes: Iterable[Route]) -> tuple[set[str], set[str]]:
-    """The exchanges that rows count on, and those that rows declare themselves. The default one is always there."""
-    wanted: set[str] = set()
+def exchanges_of_routes(routes: Iterable[Route]) -> tuple[set[str], set[str]]:
+    """The exchanges that must exist, and those that the rows declare themselves. The default exchange always exists."""
+    expected: set[str] = set()
     declared: set[str] = set()
     for route in routes:
         own: set[str] = set()
@@ -100,15 +100,15 @@ def named_exchanges(routes: Iterable[Route]) -> tuple[set[str], set[str]]:
                 for entity in parse_declarations(route.declarations):
                     own |= _exchanges_of(entity)
             except UndecodableMessage:
-                pass  # the service says so when it sends the row
+                pass  # the service reports it when it publishes the row
         declared |= own
         if route.exchange not in own:
-            wanted.add(route.exchange)
-    return _names(wanted), _names(declared - wanted)
+            expected.add(route.exchange)
+    return _valid_names(expected), _valid_names(declared - expected)
 
 
-def _names(found: Iterable[object]) -> set[str]:
-    """Rows can hold anything: what is no name is left to the service that sends them."""
+def _valid_names(found: Iterable[object]) -> set[str]:
+    """Rows can hold anything as a name; the service that publishes them reports what is not a name."""
     return {name for name in found if isinstance(name, str) and name}
 
 
@@ -119,20 +119,21 @@ def _exchanges_of(entity: Any) -> set[str]:
     return bound | {binding.exchange.name for binding in entity.bindings}
 
 
-def check_exchanges(asked: Iterable[str], missing: Sequence[str], declared: Iterable[str]) -> Iterator[Finding]:
+def check_exchanges(expected: Iterable[str], missing: Sequence[str], declared: Iterable[str]) -> Iterator[Finding]:
+    """`declared`: those that the rows declare themselves."""
     own = frozenset(declared)
     if names := [name for name in missing if name not in own]:
         yield failed(
             "exchanges",
             f"not on the broker: {', '.join(names)}; messages for them are refused",
-            "declare them, or correct the routes of those who enqueue",
+            "declare them, or correct the exchange in the application that enqueues",
         )
     if names := [name for name in missing if name in own]:
         yield warning(
             "exchanges",
-            f"not on the broker yet: {', '.join(names)}; the rows that go there declare them",
-            "nothing, if the broker user may configure; else declare them",
+            f"not on the broker yet: {', '.join(names)}; their messages declare them when they are published",
+            "nothing to do if the broker user has the configure permission; otherwise declare them",
         )
     if not missing:
-        names = sorted(asked)
-        yield ok("exchanges", f"all there: {', '.join(names)}" if names else "no pending row names one")
+        names = sorted(expected)
+        yield ok("exchanges", f"all exist: {', '.join(names)}" if names else "no pending row names one")

@@ -1,12 +1,12 @@
 """
-Finding: what one check of the doctor came to. A check is a pure function of facts, and says what to do where it can.
+Finding: the result of one check of the doctor. A check is a pure function of facts; its remedy says what to do.
 """
 
 from __future__ import annotations
 
 from typing import Literal, NamedTuple
 
-from outrider.operations.diagnostics import Unavailable
+from outrider.operations.diagnostic_queries import Unavailable
 
 Level = Literal["ok", "warning", "failed"]
 
@@ -19,7 +19,7 @@ class Finding(NamedTuple):
 
     @property
     def line(self) -> str:
-        """For people: `check: what was found; what to do`."""
+        """`check: what was found; what to do`"""
         return f"{self.check}: {self.found}" + (f"; {self.remedy}" if self.remedy else "")
 
 
@@ -28,14 +28,14 @@ def ok(check: str, found: str) -> Finding:
 
 
 def warning(check: str, found: str, remedy: str) -> Finding:
-    """It works now, and may not later; or it could not be seen."""
+    """It works now and may fail later; or it could not be checked."""
     return Finding(check, "warning", found, remedy)
 
 
 def failed(check: str, found: str, remedy: str) -> Finding:
-    """Messages are not delivered, or not in the way that was asked for, until somebody acts."""
+    """Until an operator acts, messages are not delivered, or not as configured."""
     return Finding(check, "failed", found, remedy)
 
 
-def cannot_see(check: str, unseen: Unavailable, remedy: str = "ask as the observer role of sql/roles.sql") -> Finding:
-    return warning(check, f"cannot see it: {unseen.reason}", remedy)
+def not_checked(check: str, fact: Unavailable) -> Finding:
+    return warning(check, f"could not be checked: {fact.reason}", "connect as the observer role of sql/roles.sql")

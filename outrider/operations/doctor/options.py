@@ -1,5 +1,5 @@
 """
-What is examined: settings, as the services have them, and what an operator can ask beyond.
+The settings of the doctor (as the services have them) and the options of one examination.
 """
 
 from __future__ import annotations
@@ -9,26 +9,27 @@ from dataclasses import dataclass, field
 
 from pydantic import Field, SecretStr
 
-from outrider.settings.models import BrokerTls, DatabaseSettings, PositiveSeconds
+from outrider.settings.database import DatabaseSettings, PositiveSeconds
+from outrider.settings.service import BrokerTlsSettings
 
 
-class DoctorSettings(BrokerTls, DatabaseSettings):
-    """The broker is left out where it has no URL."""
+class DoctorSettings(BrokerTlsSettings, DatabaseSettings):
+    """Without a broker_url the broker is not checked."""
 
-    broker_url: SecretStr | None = Field(default=None, description="kombu URL of the broker; none: it is not examined")
+    broker_url: SecretStr | None = Field(default=None, description="kombu URL of the broker; none: it is not checked")
     send_timeout_seconds: PositiveSeconds = Field(
-        default=10, description="as the services have it: how long the broker may take to confirm one message"
+        default=10, description="as in the services: how long the broker may take to confirm one message"
     )
     connect_timeout_seconds: PositiveSeconds = Field(default=5, description="how long one connection attempt may take")
     status_interval_seconds: PositiveSeconds = Field(
-        default=1, le=30, description="as the relay has it: how often it reports to PostgreSQL"
+        default=1, le=30, description="as in the relay: how often it reports its position to PostgreSQL"
     )
 
 
 @dataclass(frozen=True, slots=True)
 class DoctorOptions:
     roles: Mapping[str, str] = field(default_factory=dict)
-    """Role by job; jobs that are not named are looked for under the names `outbox_<job>`."""
+    """Role by job; the default of a job is the role `outbox_<job>`."""
     exchanges: tuple[str, ...] = ()
-    """Exchanges that must exist, beside those of pending rows."""
+    """Exchanges that must exist, besides those of pending rows."""
     longest_transaction_seconds: float = 300.0

@@ -1,5 +1,5 @@
 """
-The publication: is it there, does it publish what the relay reads and nothing else, and can the slot see it?
+The publication: does it exist, does it publish exactly what the relay reads, and can the slot find it?
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ AGE_CHECK = "publication before slot"
 
 
 @dataclass(frozen=True, slots=True)
-class Ages:
-    """In transactions since then."""
+class CatalogAges:
+    """Ages in transactions."""
 
     publication_age: int
     slot_age: int | None
@@ -32,23 +32,23 @@ def check_publication(shape: PublicationShape | None, schema: str, publication: 
             "run `outrider setup`" if repairable else "drop it or choose another publication, and run `outrider setup`"
         )
         return failed(CHECK, problem, remedy)
-    return ok(CHECK, f"{publication} publishes inserts into {schema}.outbox alone")
+    return ok(CHECK, f"{publication} publishes exactly the inserts into {schema}.outbox")
 
 
-def check_age(ages: Ages, slot: SlotState) -> Iterator[Finding]:
+def check_age(ages: CatalogAges, slot: SlotState) -> Iterator[Finding]:
     """
-    A slot decodes with the catalog as it was: it does not find a publication that is younger than its position.
+    A slot decodes with the catalog of its position: it does not find a publication that was created later.
 
-    A slot from which a relay reads has found it. Otherwise a publication that seems younger may still be older: a
-    transaction that ran for long when the slot was made reserves more of the past than the slot reads.
+    A slot that a relay reads has found it. Otherwise a publication that seems younger can still be older: a long
+    transaction that ran while the slot was created makes the slot reserve an older catalog than it reads.
     """
     if ages.slot_age is None:
         return
     if slot.active or ages.publication_age > ages.slot_age:
-        yield ok(AGE_CHECK, f"slot {slot.name} knows the publication")
+        yield ok(AGE_CHECK, f"slot {slot.name} can find the publication")
     else:
         yield warning(
             AGE_CHECK,
-            f"the publication was made or changed after slot {slot.name}, which may not find it",
+            f"the publication was created or changed after slot {slot.name}, which may not find it",
             "start the relay, which replaces such a slot, or drop the slot and run `outrider setup`",
         )

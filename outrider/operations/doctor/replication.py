@@ -1,9 +1,9 @@
 """
-The replication connection: opened for real, as the relay would, and closed at once. Nothing is streamed.
+The replication connection: opened as the relay opens it, and closed at once. Nothing is streamed.
 
-A pooler in between shows in one of two ways: it refuses a connection that asks for replication, or it drops the request
-and what comes back is an ordinary connection, which does not know IDENTIFY_SYSTEM. One that passes replication through
-does no harm, and is not found.
+A pooler is detected in two cases: it refuses a connection that asks for replication, or it ignores the request and
+opens an ordinary connection, which does not know IDENTIFY_SYSTEM. A pooler that passes replication through works, and
+is not reported.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from outrider.errors import DatabaseError
 from outrider.operations.doctor.finding import Finding, failed, ok, warning
-from outrider.storage.store import database_errors
+from outrider.storage.connection import database_errors
 
 CHECK = "replication connection"
 
 _SYNTAX_ERROR = "42601"
-_DIRECT = "set replication_url to an address that leads straight to PostgreSQL"
+_DIRECT = "set replication_url to an address that connects directly to PostgreSQL"
 
-# A refused connection has no SQLSTATE in psycopg: the server's words must do. The first that occurs decides.
+# psycopg gives a refused connection no SQLSTATE: the first of these phrases in the server's message decides.
 _REMEDIES = (
     ("startup parameter", f"a pooler refuses replication: {_DIRECT}"),
     ("WAL sender", "ALTER ROLE ... REPLICATION (RDS: GRANT rds_replication TO ...)"),
@@ -32,15 +32,15 @@ _REMEDIES = (
     ("password", "correct the password of replication_url"),
     ("authentication", "correct the user and password of replication_url"),
 )
-_OTHERWISE = f"is the address right, and does no pooler stand in between? Else {_DIRECT}"
+_OTHERWISE = f"check the address; if a pooler is in between, {_DIRECT}"
 
 
 @dataclass(frozen=True, slots=True)
 class ReplicationProbe:
-    """What came of a connection in replication mode."""
+    """The result of a connection attempt in replication mode."""
 
     error: str | None = None
-    swallowed: bool = False
+    replication_ignored: bool = False
     """It connected, but not in replication mode."""
     system: str | None = None
     database: str | None = None
@@ -57,7 +57,7 @@ def probe(dsn: str, *, connect_timeout_seconds: float) -> ReplicationProbe:
         ):
             row = connection.execute("IDENTIFY_SYSTEM").fetchone()
     except DatabaseError as error:
-        return ReplicationProbe(error=str(error), swallowed=error.sqlstate == _SYNTAX_ERROR)
+        return ReplicationProbe(error=str(error), replication_ignored=error.sqlstate == _SYNTAX_ERROR)
     return (
         ReplicationProbe(system=str(row[0]), database=str(row[3]))
         if row
@@ -65,30 +65,32 @@ def probe(dsn: str, *, connect_timeout_seconds: float) -> ReplicationProbe:
     )
 
 
-def check_connection(wire: ReplicationProbe, *, database: str, system: str | None) -> Finding:
-    """`database` and `system` are what database_url leads to; None: this role may not know."""
-    if wire.swallowed:
-        return failed(CHECK, "a pooler made an ordinary connection of it", _DIRECT)
-    if wire.error is not None:
-        remedy = next((remedy for words, remedy in _REMEDIES if words in wire.error), _OTHERWISE)
-        return failed(CHECK, wire.error, remedy)
-    if system is not None and wire.system != system:
-        return failed(
-            CHECK, "replication_url and database_url lead to different servers", "correct one of them: both the primary"
-        )
-    if wire.database != database:
+def check_connection(probed: ReplicationProbe, *, database: str, system: str | None) -> Finding:
+    """`database` and `system` are those of database_url; None: this role may not read it."""
+    if probed.replication_ignored:
+        return failed(CHECK, "a pooler opened an ordinary connection instead", _DIRECT)
+    if probed.error is not None:
+        remedy = next((remedy for words, remedy in _REMEDIES if words in probed.error), _OTHERWISE)
+        return failed(CHECK, probed.error, remedy)
+    if system is not None and probed.system != system:
         return failed(
             CHECK,
-            f"replication_url leads to the database {wire.database}, database_url to {database}",
+            "replication_url and database_url lead to different servers",
+            "correct one of them: both must lead to the primary",
+        )
+    if probed.database != database:
+        return failed(
+            CHECK,
+            f"replication_url leads to the database {probed.database}, database_url to {database}",
             "correct one of them",
         )
-    return ok(CHECK, f"opened, straight to the database {database}")
+    return ok(CHECK, f"opened, directly to the database {database}")
 
 
 def check_role(role: str, may_replicate: bool | None) -> Finding:
     check = "replication role"
     if may_replicate is None:
-        return warning(check, f"there is no role {role} here", "correct the user of replication_url")
+        return warning(check, f"this server has no role {role}", "correct the user of replication_url")
     if may_replicate:
         return ok(check, f"{role} may replicate")
     return failed(

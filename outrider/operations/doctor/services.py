@@ -1,5 +1,5 @@
 """
-The services: who lives, and is there somebody for the rows that wait?
+The services: which are running, and does a scheduler process the due rows?
 """
 
 from __future__ import annotations
@@ -7,27 +7,27 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from outrider.operations.doctor.finding import Finding, ok, warning
-from outrider.operations.formatting import as_age, as_count
-from outrider.operations.state import Queues, Worker
+from outrider.operations.human_readable import as_age, as_count
+from outrider.operations.outbox_state import QueueCounts, Worker
 
 LONG_OVERDUE_SECONDS = 60.0
 
 
-def check_scheduler(queues: Queues, workers: Sequence[Worker]) -> Finding:
-    living = [worker for worker in workers if worker.kind == "scheduler" and not worker.stale]
+def check_scheduler(queues: QueueCounts, workers: Sequence[Worker]) -> Finding:
+    running = sum(worker.kind == "scheduler" and not worker.stale for worker in workers)
     overdue = queues.overdue_seconds or 0.0
-    found = f"{as_count(queues.due)} rows are due, for {as_age(overdue)} at most"
-    if queues.due and not living:
-        return warning("scheduler", f"{found}, and no scheduler lives", "start retry-scheduler")
+    found = f"{as_count(queues.due)} rows are due, the oldest for {as_age(overdue)}"
+    if queues.due and not running:
+        return warning("scheduler", f"{found}, and no scheduler is running", "start retry-scheduler")
     if overdue > LONG_OVERDUE_SECONDS:
         return warning(
             "scheduler",
-            f"{found}, though {len(living)} live",
-            "see whether the broker is down (the scheduler's breaker), or start more of them",
+            f"{found}, although schedulers are running ({running})",
+            "check the broker (in an outage the scheduler's circuit breaker is open), or start more schedulers",
         )
-    if living:
-        return ok("scheduler", f"{len(living)} live, {as_count(queues.due)} rows are due")
-    return ok("scheduler", "none lives, and nothing waits for one")
+    if running:
+        return ok("scheduler", f"{running} running, {as_count(queues.due)} rows are due")
+    return ok("scheduler", "none is running, and no row is due")
 
 
 def check_workers(workers: Sequence[Worker]) -> Finding:
@@ -40,7 +40,8 @@ def check_workers(workers: Sequence[Worker]) -> Finding:
         return warning(
             "workers",
             f"not seen lately: {names}{more}",
-            "they were killed, or cannot reach the database; DELETE the rows of outbox_worker that are gone for good",
+            "they were killed or cannot reach the database: restart them, or DELETE the rows of outbox_worker that are "
+            "gone for good",
         )
-    living = ", ".join(f"{worker.kind} {worker.name} ({worker.role})" for worker in workers[:5])
-    return ok("workers", living or "none lives")
+    running = ", ".join(f"{worker.kind} {worker.name} ({worker.role})" for worker in workers[:5])
+    return ok("workers", running or "none is running")

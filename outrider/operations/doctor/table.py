@@ -1,5 +1,5 @@
 """
-The tables: are they of the right version, whole, and does vacuum keep up with them?
+The tables: are the migrations and indexes complete, and does vacuum keep up?
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from outrider.operations.doctor.server import Limits
 from outrider.storage.sql_files import script
 
 MANY_DEAD_ROWS = 50_000
-"""Ten times the row count at which autovacuum is told to come: it did not."""
+"""Ten times the threshold at which autovacuum should have run."""
 
 _CREATE_INDEX = re.compile(r"^CREATE (?:UNIQUE )?INDEX (\w+) ON .+?;", re.MULTILINE | re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
-class Vacuum:
+class VacuumState:
     dead_rows: int
     enabled: bool
 
@@ -27,26 +27,28 @@ class Vacuum:
 @dataclass(frozen=True, slots=True)
 class OldestTransaction:
     holder: str | None
-    """None: nobody that this role can see."""
+    """None: no transaction that this role may read."""
     seconds: float | None
     hidden: int
-    """Sessions whose transactions this role may not see."""
+    """Sessions whose transactions this role may not read."""
 
 
 def check_migrations(applied: Iterable[int], known: Iterable[int], schema: str) -> Finding:
     check, applied, known = "migrations", frozenset(applied), frozenset(known)
     if missing := sorted(known - applied):
-        found = f"the schema {schema} lacks {', '.join(map(str, missing))}" if applied else f"no outbox in {schema}"
+        found = (
+            f"schema {schema} lacks migration {', '.join(map(str, missing))}" if applied else f"no outbox in {schema}"
+        )
         return failed(check, found, "run `outrider setup`, or correct database_url and schema")
     if newer := sorted(applied - known):
         return failed(
-            check, f"the schema {schema} has {newer[-1]}, this version knows {max(known)}", "upgrade outrider"
+            check, f"schema {schema} has migration {newer[-1]}, this version knows {max(known)}", "upgrade outrider"
         )
-    return ok(check, f"the schema {schema} is at {max(known)}")
+    return ok(check, f"schema {schema} is at migration {max(known)}")
 
 
 def index_statements(schema: str) -> dict[str, str]:
-    """The statement of every index of the schema, by its name."""
+    """The CREATE INDEX statement of every index of the schema, by name."""
     return {
         match[1]: " ".join(match[0].rstrip(";").split())
         for match in _CREATE_INDEX.finditer(script("schema.sql", schema=schema))
@@ -57,7 +59,7 @@ def check_indexes(valid: Iterable[str], schema: str) -> Finding:
     statements = index_statements(schema)
     missing = [name for name in statements if name not in frozenset(valid)]
     if not missing:
-        return ok("indexes", f"all {len(statements)} are there and valid")
+        return ok("indexes", f"all {len(statements)} exist and are valid")
     repair = "; ".join(
         f"DROP INDEX IF EXISTS {schema}.{name}; {statements[name].replace(' INDEX ', ' INDEX CONCURRENTLY ', 1)}"
         for name in missing
@@ -69,19 +71,19 @@ def check_handover(seconds: float | None, *, send_timeout_seconds: float) -> Fin
     check = "handover"
     if seconds is None:
         return warning(
-            check, "the default of next_attempt_at is of an unknown form", "run `outrider setup --handover-after 30`"
+            check, "the default of next_attempt_at has an unknown form", "run `outrider setup --handover-after 30`"
         )
     if seconds <= send_timeout_seconds:
         return failed(
             check,
-            f"new rows are the relay's for {seconds:g} s, not longer than send_timeout_seconds "
-            f"({send_timeout_seconds:g}): it does not start",
+            f"new rows are handed over to the scheduler after {seconds:g} s, which must be longer than "
+            f"send_timeout_seconds ({send_timeout_seconds:g}): the relay does not start",
             "run `outrider setup --handover-after 30`, or lower send_timeout_seconds",
         )
-    return ok(check, f"new rows are the relay's for {seconds:g} s")
+    return ok(check, f"new rows are handed over to the scheduler after {seconds:g} s")
 
 
-def check_vacuum(vacuum: Vacuum, limits: Limits) -> Finding:
+def check_vacuum(vacuum: VacuumState, limits: Limits) -> Finding:
     if not limits.autovacuum:
         return warning("vacuum", "autovacuum is off on this server", "set autovacuum and track_counts to on")
     if not vacuum.enabled:
@@ -92,7 +94,7 @@ def check_vacuum(vacuum: Vacuum, limits: Limits) -> Finding:
         return warning(
             "vacuum",
             f"{vacuum.dead_rows:,} dead rows in the outbox: autovacuum does not keep up",
-            "see `oldest transaction`, raise autovacuum_max_workers, or run VACUUM outbox",
+            "check `oldest transaction`, raise autovacuum_max_workers, or run VACUUM outbox",
         )
     return ok("vacuum", f"{vacuum.dead_rows:,} dead rows in the outbox")
 
@@ -102,14 +104,14 @@ def check_oldest_transaction(oldest: OldestTransaction, longest_seconds: float) 
     if oldest.seconds is not None and oldest.seconds > longest_seconds:
         return warning(
             check,
-            f"{oldest.holder} has been open for {oldest.seconds:.0f} s: vacuum can remove no row that died since, and "
-            "a new slot waits for it",
-            "end it, or see idle_in_transaction_session_timeout",
+            f"{oldest.holder} has been open for {oldest.seconds:.0f} s: vacuum cannot remove rows deleted since then, "
+            "and a new slot waits for it",
+            "end it, or set idle_in_transaction_session_timeout",
         )
     if oldest.hidden:
         return warning(
             check,
-            f"cannot see the transactions of {oldest.hidden} sessions of other roles",
-            "GRANT pg_read_all_stats TO this role, or ask as the observer role of sql/roles.sql",
+            f"the transactions of {oldest.hidden} sessions of other roles could not be checked",
+            "GRANT pg_read_all_stats TO this role, or connect as the observer role of sql/roles.sql",
         )
     return ok(check, "none" if oldest.seconds is None else f"{oldest.seconds:.1f} s")

@@ -1,8 +1,9 @@
 """
-Set-up: what an outbox needs in its database, and how it gets there.
+Set-up: create what an outbox needs in its database: tables, publication, slot.
 
-`facts` reads what is there, `plan` decides what is missing (pure), `apply` does it. The relay uses the same parts when
-its slot is gone. Nothing here prints; wrong databases come out as SetupError, in one line that says what to do.
+`facts` reads what exists, `plan` decides which steps are missing (pure), `apply` runs a step. The relay uses `facts`
+and `apply` when its slot is missing. Nothing here prints. A database that cannot be set up raises SetupError with what
+to do.
 """
 
 from outrider.operations.setup.apply import apply_step, create_slot, drop_slot

@@ -1,5 +1,5 @@
 """
-What is there: the server, the tables, the publication and the slot, as typed values. Reads only.
+Facts about the server, the tables, the publication and the slot, as typed values. Reads only.
 """
 
 from __future__ import annotations
@@ -8,9 +8,24 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from outrider.errors import DatabaseError, SetupError
-from outrider.storage.store import Store, database_errors
+from outrider.storage.connection import database_errors
+from outrider.storage.store import Store
 
 OLDEST_SERVER = 14
+
+
+class Server(NamedTuple):
+    """The columns of the query `server_facts`."""
+
+    server_version: int
+    """As server_version_num: 140005."""
+    wal_level: str
+    max_replication_slots: int
+    max_wal_senders: int
+    in_recovery: bool
+    role: str
+    may_replicate: bool
+    database: str
 
 
 class PublicationShape(NamedTuple):
@@ -30,17 +45,17 @@ class PublicationShape(NamedTuple):
         return self.inserts and not (self.updates or self.deletes or self.truncates)
 
     def problem(self, schema: str, publication: str) -> str | None:
-        """Why the relay cannot read from it, or None. A row filter is no problem: it makes a shard."""
-        mine = f"{schema}.outbox"
+        """Why the relay cannot use it; None if it can. A row filter is allowed: it makes a shard."""
+        table = f"{schema}.outbox"
         if self.all_tables:
-            return f"publication {publication} is for all tables, not for {mine} alone"
-        if self.tables != [mine]:
+            return f"publication {publication} is for all tables, not only for {table}"
+        if self.tables != [table]:
             found = ", ".join(self.tables) or "no table"
-            return f"publication {publication} publishes {found}, not {mine} alone"
+            return f"publication {publication} publishes {found}, not only {table}"
         if self.column_list:
-            return f"publication {publication} publishes some columns of {mine} only"
+            return f"publication {publication} publishes only some columns of {table}"
         if not self.inserts_only:
-            return f"publication {publication} does not publish inserts only"
+            return f"publication {publication} must publish inserts and nothing else"
         return None
 
 
@@ -70,7 +85,7 @@ class SlotState:
 
     @property
     def lost(self) -> str | None:
-        """Why nothing can be read from it any more, in the server's words where it has some; None when all is well."""
+        """Why the slot cannot be read any more, if possible in the server's words; None if it can be read."""
         if self.invalidation_reason:
             return self.invalidation_reason
         if self.wal_status == "lost":
@@ -80,18 +95,13 @@ class SlotState:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """Everything a plan is made from."""
+    """The input of a plan."""
 
-    server_version: int
-    """As server_version_num: 140005."""
-    wal_level: str
-    in_recovery: bool
-    role: str
-    database: str
+    server: Server
     tables: frozenset[str]
-    """Which of the outbox's tables the schema holds."""
+    """The outbox tables that the schema holds."""
     applied: frozenset[int]
-    """Versions of the migrations that the schema has."""
+    """Versions of the applied migrations."""
     handover_seconds: float | None
     publication: PublicationShape | None
     slot: SlotState | None
@@ -99,14 +109,10 @@ class Facts:
 
 def read_facts(store: Store, *, publication: str, slot: str) -> Facts:
     schema = store.queries.schema
-    server = _rows(store, "server_facts")[0]
+    server = read_server(store)
     tables = frozenset(name for (name,) in _rows(store, "schema_tables", schema=schema))
     return Facts(
-        server_version=server[0],
-        wal_level=server[1],
-        in_recovery=server[4],
-        role=server[5],
-        database=server[7],
+        server=server,
         tables=tables,
         applied=applied_migrations(store),
         handover_seconds=handover_seconds(store),
@@ -115,23 +121,27 @@ def read_facts(store: Store, *, publication: str, slot: str) -> Facts:
     )
 
 
+def read_server(store: Store) -> Server:
+    return Server._make(_rows(store, "server_facts")[0])
+
+
 def server_problem(store: Store) -> str | None:
-    """Why neither service can work on this server; None when both can."""
-    server = _rows(store, "server_facts")[0]
-    if server[4]:  # from PostgreSQL 16 on it would let a relay make a slot, but never settle
+    """Why the services cannot work on this server; None if they can."""
+    server = read_server(store)
+    if server.in_recovery:  # from PostgreSQL 16 on a relay could create a slot there, but not settle
         return "this server is a standby: point database_url at the primary"
-    return too_old(server[0])
+    return too_old(server.server_version)
 
 
 def too_old(server_version: int) -> str | None:
-    """Why no outbox can be on a server of this version (server_version_num); None when it can."""
+    """Why a server of this version (server_version_num) is not supported; None if it is."""
     if server_version < OLDEST_SERVER * 10000:
         return f"PostgreSQL {server_version // 10000} is too old: {OLDEST_SERVER} or newer is needed"
     return None
 
 
 def applied_migrations(store: Store) -> frozenset[int]:
-    """The versions that the schema has; none where it has no outbox."""
+    """The versions of the applied migrations; empty if the schema has no outbox."""
     schema = store.queries.schema
     if ("outbox_migration",) not in _rows(store, "schema_tables", schema=schema):
         return frozenset()
@@ -139,13 +149,13 @@ def applied_migrations(store: Store) -> frozenset[int]:
         return frozenset(version for (version,) in _rows(store, "applied_migrations"))
     except DatabaseError as error:
         raise SetupError(
-            f"cannot read which migrations the schema {schema} has ({error}): this takes SELECT on outbox_migration",
+            f"cannot read the migrations of the schema {schema} ({error}): grant SELECT on outbox_migration",
             sqlstate=error.sqlstate,
         ) from error
 
 
 def handover_seconds(store: Store) -> float | None:
-    """How long a new row is the relay's; None where there is no outbox, or somebody set another kind of default."""
+    """How long a new row belongs to the relay; None without an outbox, or if the column has another kind of default."""
     rows = _rows(store, "handover_seconds", schema=store.queries.schema)
     return rows[0][0] if rows else None
 
@@ -159,13 +169,13 @@ def publication_shape(store: Store, publication: str) -> PublicationShape | None
 
 
 def publication_problem(store: Store, schema: str, publication: str) -> str | None:
-    """Why the relay cannot read from the publication, in one line; None when it can."""
+    """Why the relay cannot use the publication, in one line; None if it can."""
     shape = publication_shape(store, publication)
     return f"publication {publication} is missing" if shape is None else shape.problem(schema, publication)
 
 
 def slot_state(store: Store, slot: str) -> SlotState | None:
-    """The slot as it is now; None when there is none of this name."""
+    """The current state of the slot; None if it does not exist."""
     rows = _rows(store, "slot_state", slot=slot)
     if not rows:
         return None
@@ -189,7 +199,7 @@ def slot_state(store: Store, slot: str) -> SlotState | None:
 
 
 def kept_rows(store: Store) -> dict[str, int]:
-    """How many rows dropping the tables would lose, by what they are."""
+    """How many rows would be lost with the tables, by kind."""
     kinds = ("undelivered messages", "dead letters", "archived messages", "events of streams", "marks of the inbox")
     return dict(zip(kinds, _rows(store, "kept_rows")[0], strict=True))
 

@@ -1,9 +1,8 @@
 """
-The admin: what is pending, dead, archived and stored, to look at; dead letters to replay and discard.
+The admin: lists of pending messages, dead letters, archived messages and stored events; actions on the first two.
 
-Rows are read-only: what can be done to a message is an action with a permission of its own. Payloads are shown as the
-redactor leaves them. Every page is bounded in what it reads, however long the tables are: counts stop at MOST, lists go
-along an index, filters offer what the rows at hand hold.
+Rows are read-only; each action has a permission of its own. Payloads are shown redacted. Every page reads a bounded
+number of rows: counts stop at MOST, lists are ordered by an index, filters offer values of the first rows.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """
-Ask before an action is done: a page that says how many rows of which kind it is about, and what becomes of them.
+A page that asks for confirmation of an action, with the number of rows and the consequence.
 
-Where all rows of a filtered list were chosen, rows that come between the question and the answer are left out.
+If all rows of a filtered list were selected, rows that are added before the confirmation are not included.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def ask(model_admin: Any, request: Any, queryset: Any, *, action: str, consequen
 
 
 def confirmed(request: Any, queryset: Any) -> list[int] | None:
-    """The ids of what was confirmed, or None before that."""
+    """The ids of the confirmed rows; None before the confirmation."""
     up_to = request.POST.get("confirmed_up_to", "")
     if not up_to.isdecimal():
         return None

@@ -1,4 +1,4 @@
-"""Dead letters: grouped by what went wrong, filtered, replayed and discarded. Both of these ask first."""
+"""Dead letters: grouped by failure, filtered, replayed and discarded; the actions ask for confirmation."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class DeadLetterAdmin(ReadOnlyAdmin):
         if ids is None:
             return ask(self, request, queryset, action="replay", consequence="They go back into the outbox.")
         done = dead_letters.replay(DjangoStore(), DeadLetterSelection(ids=ids))
-        self._tell(request, f"Dead letters replayed: {done.replayed}.")
+        self._report(request, f"Dead letters replayed: {done.replayed}.")
         if done.kept:
             why = "a message with the same dedup_key is pending"
             self.message_user(request, f"Kept, because {why}: {done.kept}.", messages.WARNING)
@@ -58,17 +58,17 @@ class DeadLetterAdmin(ReadOnlyAdmin):
         ids = confirmed(request, queryset)
         if ids is None:
             return ask(self, request, queryset, action="discard", consequence="They are deleted for good.")
-        self._tell(
+        self._report(
             request, f"Dead letters discarded: {dead_letters.discard(DjangoStore(), DeadLetterSelection(ids=ids))}."
         )
         return None
 
     def failures_view(self, request: Any) -> TemplateResponse:
-        """What went wrong, the most frequent first, among the newest MOST."""
+        """The failures of the newest MOST dead letters, the most frequent first."""
         if not self.has_view_permission(request):
             raise PermissionDenied
         newest = self.get_queryset(request).order_by("-died_at").values_list("pk", flat=True)[:MOST]
-        groups = dead_letters.groups(DjangoStore(), DeadLetterSelection(ids=list(newest)))
+        groups = dead_letters.group_by_failure(DjangoStore(), DeadLetterSelection(ids=list(newest)))
         context = {
             **self.admin_site.each_context(request),
             "title": "Failures",
@@ -78,6 +78,6 @@ class DeadLetterAdmin(ReadOnlyAdmin):
         }
         return TemplateResponse(request, "admin/outrider/failures.html", context)
 
-    def _tell(self, request: Any, text: str) -> None:
+    def _report(self, request: Any, text: str) -> None:
         self.message_user(request, text, messages.SUCCESS)
         logging.getLogger(__name__).info("%s: %s", request.user.get_username(), text)

@@ -1,4 +1,4 @@
-"""Filters of the lists. What they offer is known beforehand, or read from a bounded part of the table."""
+"""Filters of the lists. Their choices are fixed, or read from a bounded part of the table."""
 
 from __future__ import annotations
 
@@ -9,16 +9,17 @@ from django.contrib import admin
 from django.db.models import Q
 from django.db.models.functions import Now
 
-from outrider.operations.dead_letters import REASONS, DeadLetterSelection, chosen
+from outrider.operations.dead_letters import DeadLetterSelection, selected_ids
 from outrider.producer.django.admin.read_only import MOST
 from outrider.producer.django.store import DjangoStore
+from outrider.storage.decision import DEAD_LETTER_REASONS
 
 DAY = 24 * 60 * 60
 AGES = {"hour": 60 * 60, "day": DAY, "week": 7 * DAY, "month": 30 * DAY}
 
 
 class TypeFilter(admin.SimpleListFilter):
-    """The types of the rows that the list begins with."""
+    """Offers the event types of the first rows of the list."""
 
     title = "event type"
     parameter_name = "type"
@@ -38,7 +39,7 @@ class AttemptsFilter(admin.SimpleListFilter):
     parameter_name = "attempts"
 
     def lookups(self, request: Any, model_admin: Any) -> list[tuple[str, str]]:  # noqa: ARG002
-        return [("none", "Not refused yet"), ("some", "Retrying")]
+        return [("none", "No failed attempt"), ("some", "Retrying")]
 
     def queryset(self, request: Any, queryset: Any) -> Any:  # noqa: ARG002
         conditions = {"none": Q(attempts=0), "some": Q(attempts__gt=0)}
@@ -61,14 +62,14 @@ class ReasonFilter(admin.SimpleListFilter):
     parameter_name = "reason"
 
     def lookups(self, request: Any, model_admin: Any) -> list[tuple[str, str]]:  # noqa: ARG002
-        return [(reason, reason.capitalize()) for reason in REASONS]
+        return [(reason, reason.capitalize()) for reason in DEAD_LETTER_REASONS]
 
     def queryset(self, request: Any, queryset: Any) -> Any:  # noqa: ARG002
         return queryset if self.value() is None else queryset.filter(reason=self.value())
 
 
 class AgeFilter(admin.SimpleListFilter):
-    """Since they were buried, by the database's clock."""
+    """The time since the message became a dead letter, by the database's clock."""
 
     title = "age"
     parameter_name = "age"
@@ -86,7 +87,7 @@ class AgeFilter(admin.SimpleListFilter):
 
 
 class FailureFilter(admin.SimpleListFilter):
-    """Of one failure, as the page of failures tells it. Offers nothing by itself; among the newest MOST."""
+    """One failure, linked from the page of failures; among the newest MOST. Offers no choices of its own."""
 
     title = "failure"
     parameter_name = "failure"
@@ -98,5 +99,5 @@ class FailureFilter(admin.SimpleListFilter):
         if not self.value():
             return queryset
         newest = queryset.order_by("-died_at").values_list("pk", flat=True)[:MOST]
-        alike = chosen(DjangoStore(), DeadLetterSelection(ids=list(newest), fingerprint=self.value()))
+        alike = selected_ids(DjangoStore(), DeadLetterSelection(ids=list(newest), fingerprint=self.value()))
         return queryset.filter(pk__in=[pk for batch in alike for pk in batch])

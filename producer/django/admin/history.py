@@ -1,4 +1,4 @@
-"""What was delivered, where retention is on, and the events of streams."""
+"""Archived messages and the events of streams."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ class EventListing(Listing):
 
 
 class StoredEventAdmin(ReadOnlyAdmin):
-    """Links name a row by version and stream, the key of the table; Django's key, event_id, has no index."""
+    """Links contain version and stream, the key of the table; event_id, the model's key, has no index."""
 
     ordering = ("-created_at",)
     list_display = ("stream", "version", "event_type", "event_id", "created_at")
     list_filter = (TypeFilter,)
     fields = ("stream", "version", "event_id", "event_type", "created_at", "seen_payload")
-    search_help_text = "The whole of an event id, a stream or an event type"
+    search_help_text = "A complete event id, stream or event type"
     searched_text = ("stream", "event_type")
 
     def get_changelist(self, request: Any, **kwargs: Any) -> Any:  # noqa: ARG002

@@ -1,4 +1,4 @@
-"""Messages that have not been delivered: how the outbox is doing, its rows, and a retry out of turn."""
+"""Pending messages: a summary, the list, and an action that makes messages due now."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 from django.contrib import admin, messages
 
-from outrider.operations.pending import PendingSelection, retry_now
+from outrider.operations.pending_messages import PendingSelection, retry_now
 from outrider.producer.django.admin.filters import AttemptsFilter, OwnerFilter, TypeFilter
 from outrider.producer.django.admin.read_only import MOST, ReadOnlyAdmin
 from outrider.producer.django.store import DjangoStore
@@ -15,7 +15,7 @@ MOST_TYPES = 10
 
 
 class OutboxMessageAdmin(ReadOnlyAdmin):
-    ordering = ("id",)  # what has waited longest comes first
+    ordering = ("id",)  # the oldest first
     list_display = ("id", "event_type", "ordering_key", "owner", "attempts", "next_attempt_at", "short_error")
     list_filter = (AttemptsFilter, OwnerFilter, TypeFilter)
     fields = (
@@ -48,7 +48,7 @@ class OutboxMessageAdmin(ReadOnlyAdmin):
 
 
 def summary() -> dict[str, Any]:
-    """For the panel above the list."""
+    """The context of the summary above the list."""
     store = DjangoStore()
     sample = store.sample(most=MOST)
     return {

@@ -1,4 +1,4 @@
-"""ReadOnlyAdmin: lists and pages of a table that is too long to count and too wide to load."""
+"""ReadOnlyAdmin: bounded lists of a table that may have many and large rows."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from django.utils.functional import cached_property
 from outrider.producer.django.conf import get_settings
 
 MOST = 10_000
-"""Lists, counts and actions end there."""
+"""The largest number of rows that a list, a count or an action includes."""
 
 WIDE = ("payload", "headers", "properties", "declarations", "context")
 
 
 class BoundedPaginator(Paginator):  # type: ignore[type-arg]
-    """Counts no further than MOST: who looks for more than that needs a filter."""
+    """Counts at most MOST rows."""
 
     @cached_property
     def count(self) -> int:
@@ -31,7 +31,7 @@ class BoundedPaginator(Paginator):  # type: ignore[type-arg]
 
 
 class Listing(ChangeList):
-    """Without the columns that a list does not show."""
+    """Does not load the large columns."""
 
     def get_queryset(self, *args: Any, **kwargs: Any) -> Any:
         queryset = super().get_queryset(*args, **kwargs)
@@ -43,11 +43,11 @@ class ReadOnlyAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
     paginator = BoundedPaginator
     list_per_page = 50
     show_full_result_count = False
-    sortable_by = ()  # an order that no index has would read the whole table
+    sortable_by = ()  # without an index, sorting would read the whole table
     if hasattr(admin, "ShowFacets"):  # Django 5.0
         show_facets = admin.ShowFacets.NEVER
-    search_fields = ("event_id",)  # shows the box; what it finds is said below
-    search_help_text = "An id, or the whole of an event id, an event type or an ordering key"
+    search_fields = ("event_id",)  # shows the search box; get_search_results does the search
+    search_help_text = "An id, or a complete event id, event type or ordering key"
     searched_text: tuple[str, ...] = ("event_type", "ordering_key")
 
     def get_queryset(self, request: Any) -> Any:

@@ -1,8 +1,8 @@
 """
-A wall clock that is wrong, for the process that finds this directory on its PYTHONPATH.
+Shift the wall clock of a process that has this directory on its PYTHONPATH.
 
-Python imports `sitecustomize` before anything else, so `time.time` is shifted by FAULTS_CLOCK_SHIFT_SECONDS for all
-that follows. The monotonic clock stays right, as on a real machine, and so does what C code asks the kernel.
+Python imports `sitecustomize` first, so `time.time` is shifted by FAULTS_CLOCK_SHIFT_SECONDS for all other code. The
+monotonic clock stays correct, as on a real machine, and so do times that C code reads from the kernel.
 """
 
 from __future__ import annotations

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from outrider.producer.django.click_command import PlainCommand
+from outrider.producer.django.click_command import ClickCommand
 
 
-class Command(PlainCommand):
+class Command(ClickCommand):
     help = "Examine the outbox: database, replication, tables, roles, services, broker; a line for each check."
-    plain = "outrider doctor"
+    command_line = "outrider doctor"

@@ -12,7 +12,7 @@ from outrider.producer.django.store import DjangoStore
 
 
 class Command(BaseCommand):
-    help = "Delete old dead letters for good. Does not ask: for cron. See also outrider.producer.django.tasks."
+    help = "Delete old dead letters for good, without confirmation: for cron. See also outrider.producer.django.tasks."
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument(

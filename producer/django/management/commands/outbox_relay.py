@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from outrider.errors import SettingsError
@@ -11,13 +12,13 @@ from outrider.producer.django.service_command import ServiceCommand
 
 class Command(ServiceCommand):
     help = (
-        "Publish committed messages, straight from PostgreSQL's write-ahead log, until SIGTERM or SIGINT: then finish "
-        "what is in flight and exit with 0. Start a second one as a standby."
+        "Publish committed messages from PostgreSQL's write-ahead log, until SIGTERM or SIGINT: then finish what is in "
+        "flight and exit with 0. A second process is a standby."
     )
-    plain = "cdc-relay"
+    command_line = "cdc-relay"
 
-    def run(self, database: str | None, callback: Any) -> None:
+    def run_command(self, database: str | None, command: Callable[[], Any]) -> None:
         settings = get_settings()
         if settings.slot is None or settings.publication is None:
-            raise SettingsError("OUTRIDER says that there is no relay: its SLOT or PUBLICATION is None")
-        super().run(database, callback)
+            raise SettingsError("OUTRIDER['SLOT'] or OUTRIDER['PUBLICATION'] is None: this project runs no relay")
+        super().run_command(database, command)

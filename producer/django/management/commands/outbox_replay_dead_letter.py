@@ -6,9 +6,10 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
-from outrider.operations.dead_letters import REASONS, count, replay
+from outrider.operations.dead_letters import count, replay
 from outrider.producer.django.command_options import add_common_arguments, command_errors, ident, selection
 from outrider.producer.django.store import DjangoStore
+from outrider.storage.decision import DEAD_LETTER_REASONS
 
 
 class Command(BaseCommand):
@@ -19,9 +20,9 @@ class Command(BaseCommand):
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument("idents", metavar="ID", nargs="*", type=ident, help="a row's id, or an event_id")
-        parser.add_argument("--reason", choices=REASONS, help="why they died")
-        parser.add_argument("--all", action="store_true", help="all of them, where nothing else is selected")
-        parser.add_argument("--rate", type=float, metavar="N", help="at most so many messages a second")
+        parser.add_argument("--reason", choices=DEAD_LETTER_REASONS, help="why they died")
+        parser.add_argument("--all", action="store_true", help="all of them; needed where nothing else is selected")
+        parser.add_argument("--rate", type=float, metavar="N", help="at most N messages a second")
         add_common_arguments(parser)
 
     def handle(self, *args: Any, database: str | None, dry_run: bool, rate: float | None, **options: Any) -> None:  # noqa: ARG002

@@ -8,6 +8,6 @@ from outrider.producer.django.service_command import ServiceCommand
 class Command(ServiceCommand):
     help = (
         "Deliver the messages that the relay did not, until SIGTERM or SIGINT: then finish what is in flight and exit "
-        "with 0. Start as many as you like."
+        "with 0. Any number of processes can run."
     )
-    plain = "retry-scheduler"
+    command_line = "retry-scheduler"

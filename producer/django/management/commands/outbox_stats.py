@@ -1,4 +1,4 @@
-"""`manage.py outbox_stats`: how the outbox is doing, at a bounded cost. `outrider status` shows the services too."""
+"""`manage.py outbox_stats`: counts of messages, at a bounded cost. `outrider status` also shows the services."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MOST_TYPES = 50
 
 
 class Command(BaseCommand):
-    help = "How the outbox is doing: pending, retrying, parked and dead messages, the oldest that is due, and by type."
+    help = "Count pending, retrying, parked and dead messages, in total and by type, and show the oldest that is due."
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument("--json", action="store_true", help="JSON for machines")

@@ -1,0 +1,47 @@
+"""
+Connect to PostgreSQL, and turn the errors of psycopg into DatabaseError.
+
+psycopg is imported when a function is called: DjangoStore uses the rest of this package with other drivers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from outrider.errors import DatabaseError
+
+if TYPE_CHECKING:
+    import psycopg
+
+
+def connect(dsn: str, *, application_name: str, connect_timeout_seconds: float = 5) -> psycopg.Connection[Any]:
+    """An autocommit connection that detects a dead peer within half a minute. Raises DatabaseError."""
+    import psycopg
+    from psycopg.conninfo import conninfo_to_dict, make_conninfo
+
+    defaults: dict[str, Any] = {
+        "application_name": application_name,
+        "connect_timeout": max(2, round(connect_timeout_seconds)),
+        "keepalives_idle": 10,
+        "keepalives_interval": 5,
+        "keepalives_count": 3,
+        "tcp_user_timeout": 25_000,
+    }
+    given = conninfo_to_dict(dsn)
+    conninfo = make_conninfo(dsn, **{name: value for name, value in defaults.items() if name not in given})
+    with database_errors():
+        return psycopg.connect(conninfo, autocommit=True)
+
+
+@contextmanager
+def database_errors() -> Iterator[None]:
+    """Raise errors of psycopg as DatabaseError, with a message of one line."""
+    import psycopg
+
+    try:
+        yield
+    except psycopg.Error as error:
+        text = error.diag.message_primary or next(iter(str(error).strip().splitlines()), type(error).__name__)
+        raise DatabaseError(f"PostgreSQL: {text}", sqlstate=error.sqlstate) from error

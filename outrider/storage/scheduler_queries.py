@@ -1,0 +1,84 @@
+"""SchedulerQueries: sql/queries/scheduler.sql, claims and their return, and the scheduler's maintenance tasks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from typing import NamedTuple
+
+from outrider.storage.message import SCHEMA_VERSION, Message
+from outrider.storage.query_runner import QueryRunner
+from outrider.storage.service_queries import RUN_LENGTH
+
+
+class Sample(NamedTuple):
+    """The gauges of an outbox."""
+
+    pending: int
+    retrying: int
+    parked: int
+    dead: int
+    oldest_seconds: float
+
+
+class SchedulerQueries(QueryRunner):
+    def claim_due(self, claim: str, *, batch_size: int, lease_seconds: float) -> tuple[list[Message], int]:
+        """Lease due rows; returns them in the order of their ids, and how many were parked behind their key's head."""
+        rows = self._execute(
+            "claim_due",
+            claim=claim,
+            batch_size=batch_size,
+            lease=timedelta(seconds=lease_seconds),
+            schema_version=SCHEMA_VERSION,
+        )
+        return [Message._make(row[1:]) for row in rows if row[1] is not None], rows[0][0]
+
+    def next_due(self) -> float | None:
+        """Seconds until the next row falls due; None when only parked rows or none are left."""
+        seconds = self._value("next_due", schema_version=SCHEMA_VERSION)
+        return None if seconds is None else float(seconds)
+
+    def defer(self, ids: Sequence[int], *, claim: str, cooldown_seconds: float) -> list[int]:
+        """Postpone claimed rows because of a broker outage; returns the ids that were still the claim's."""
+        return self._found("defer", ids, claim=claim, cooldown=timedelta(seconds=cooldown_seconds))
+
+    def release(self, ids: Sequence[int], *, claim: str) -> list[int]:
+        """Make claimed rows that were not sent due again; returns the ids that were still the claim's."""
+        return self._found("release", ids, claim=claim)
+
+    def unpark_heads(self) -> list[int]:
+        """Make parked rows that have become the head of their key due; returns their ids."""
+        return self._column("unpark_heads")
+
+    def expire(self, *, batch_size: int) -> list[str]:
+        """Bury one batch of messages past their expires_at; returns the event type of each."""
+        return self._column("expire", batch_size=batch_size, run_length=RUN_LENGTH, schema_version=SCHEMA_VERSION)
+
+    def prune_archive(self, *, retention_seconds: float, batch_size: int) -> int:
+        return self._prune("prune_archive", retention_seconds, batch_size)
+
+    def prune_dead_letters(self, *, retention_seconds: float, batch_size: int) -> int:
+        return self._prune("prune_dead_letters", retention_seconds, batch_size)
+
+    def prune_inbox(self, *, retention_seconds: float, batch_size: int) -> int:
+        return self._prune("prune_inbox", retention_seconds, batch_size)
+
+    def prune_events(
+        self, *, retention_seconds: float, batch_size: int, after: datetime | None
+    ) -> tuple[int, int, datetime | None]:
+        """One batch of old events: how many were examined, how many were deleted, and where the next batch begins."""
+        retention = timedelta(seconds=retention_seconds)
+        (row,) = self._execute("prune_events", retention=retention, batch_size=batch_size, after=after)
+        return row[0], row[1], row[2]
+
+    def forget_workers(self, *, unseen_seconds: float) -> int:
+        """Delete the presence rows of services that were killed; returns how many."""
+        return len(self._execute("forget_workers", unseen=timedelta(seconds=unseen_seconds)))
+
+    def sample(self, *, most: int) -> Sample:
+        """The gauges. Counts are exact below `most`; above it they are estimates."""
+        return Sample._make(self._execute("sample", most=most)[0])
+
+    def _prune(self, query: str, retention_seconds: float, batch_size: int) -> int:
+        """Delete one batch; returns how many rows were deleted."""
+        return len(self._execute(query, retention=timedelta(seconds=retention_seconds), batch_size=batch_size))

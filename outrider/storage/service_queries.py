@@ -1,0 +1,47 @@
+"""
+ServiceQueries: sql/queries/services.sql, which the relay and the scheduler share: settling rows, and their presence.
+
+`claim` None: the relay acts, on rows that it owns. Otherwise the scheduler that holds this claim.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from outrider.storage.decision import Burial, Retry
+from outrider.storage.query_runner import QueryRunner
+
+RUN_LENGTH = 100
+"""How many parked rows of a key fall due together when its head has left."""
+
+
+class ServiceQueries(QueryRunner):
+    def settle(
+        self, ids: Sequence[int], *, claim: str | None = None, archive: bool = False, followed: bool = True
+    ) -> list[int]:
+        """
+        Delete or archive delivered rows; returns the ids that were there.
+
+        `followed` False skips the look-up of parked rows behind them: the caller knows that there are none.
+        """
+        query = "settle_to_archive" if archive else "settle" if followed else "settle_unfollowed"
+        return self._found(query, ids, claim=claim, run_length=RUN_LENGTH)
+
+    def fail(self, retries: Sequence[Retry], *, claim: str | None = None) -> list[int]:
+        """Spend an attempt and back off; returns the ids that were still the caller's."""
+        ids, errors, backoffs = map(list, zip(*retries, strict=True))
+        return self._column("fail", ids=ids, errors=errors, backoff_seconds=backoffs, claim=claim)
+
+    def bury(self, burials: Sequence[Burial], *, claim: str | None = None) -> list[int]:
+        """Move rows to the dead letters; returns the ids that were still the caller's."""
+        ids, reasons, errors, spent = map(list, zip(*burials, strict=True))
+        parameters = {"ids": ids, "reasons": reasons, "errors": errors, "spent": spent}
+        return self._column("bury", **parameters, claim=claim, run_length=RUN_LENGTH)
+
+    def worker_seen(self, *, kind: str, name: str, role: str, version: str, host: str, pid: int) -> None:
+        """Write or refresh the presence row of a service."""
+        self._execute("worker_seen", kind=kind, name=name, role=role, version=version, host=host, pid=pid)
+
+    def worker_gone(self, *, kind: str, name: str) -> None:
+        """Delete the presence row of a service that stops."""
+        self._execute("worker_gone", kind=kind, name=name)

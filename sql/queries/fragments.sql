@@ -1,0 +1,112 @@
+-- Fragments that queries of several files share. Not statements: a query includes one as :name.
+--
+-- The format of the files in this folder: a block is `-- name --`, a comment with its purpose, and a statement or
+-- fragment. A name is unique in all files. outrider/storage/sql_files.py replaces :"schema" (a quoted identifier),
+-- :'schema' (a quoted literal) and :fragment; %(name)s is a bound parameter.
+--
+-- Every time is the database's: clock_timestamp(), which advances within a transaction, unlike now().
+-- statement_timestamp() stands where an index condition needs a stable value.
+
+-- message_columns --
+-- The columns of outrider.storage.message.Message, in the order of its fields. Times are microseconds since 2000-01-01
+-- UTC, the unit of the replication protocol; JSON is text.
+o.id, o.event_id::text, o.schema_version, o.event_type, o.aggregate_type, o.aggregate_id, o.ordering_key,
+o.exchange, o.routing_key, o.payload, o.content_type, o.content_encoding,
+o.headers::text, o.properties::text, o.declarations::text, o.context::text,
+(extract(epoch FROM o.created_at) * 1000000)::bigint - 946684800000000,
+(extract(epoch FROM o.expires_at) * 1000000)::bigint - 946684800000000,
+CASE WHEN o.next_attempt_at = 'infinity' THEN 9223372036854775807
+     ELSE (extract(epoch FROM o.next_attempt_at) * 1000000)::bigint - 946684800000000 END,
+o.attempts, o.owner
+
+-- moved_columns --
+-- The columns that the outbox, the dead letters and the archive have in common beside the id.
+event_id, schema_version, event_type, aggregate_type, aggregate_id, ordering_key, exchange, routing_key, payload,
+content_type, content_encoding, headers, properties, declarations, context, created_at
+
+-- dead_id --
+-- The id that a row of `gone` gets among the dead letters: its own, or a new one if a dead letter already has that id
+-- (because the ids of the outbox were restarted). Without this the row could never be buried and would stop its
+-- scheduler.
+CASE WHEN EXISTS (SELECT 1 FROM :"schema".outbox_dead_letter AS d WHERE d.id = gone.id)
+     THEN greatest((SELECT max(id) FROM :"schema".outbox_dead_letter), (SELECT max(id) FROM gone))
+          + row_number() OVER (ORDER BY gone.id)
+     ELSE gone.id END
+
+-- unpark_followers --
+-- CTE behind `gone(id, ordering_key)`: when the head of a key has left, the next parked rows of the key fall due. Up to
+-- run_length rows, so that a long key drains in batches. A row that another session parks at the same moment is missed
+-- here; unpark_heads finds it. Two choices are for the planner, which would otherwise walk all parked rows for each
+-- key: the ids go through an array, and the second check of the row (it may have been unparked and claimed meanwhile)
+-- uses isfinite, which does not match the condition of the index outbox_parked.
+unparked AS (
+    UPDATE :"schema".outbox AS o
+       SET next_attempt_at = clock_timestamp()
+     WHERE o.id = ANY(ARRAY(
+           SELECT follower.id
+             FROM (SELECT ordering_key, max(id) AS last_id FROM gone
+                    WHERE ordering_key IS NOT NULL GROUP BY ordering_key) AS k
+            CROSS JOIN LATERAL (
+                  SELECT f.id FROM :"schema".outbox AS f
+                   WHERE f.ordering_key = k.ordering_key AND f.id > k.last_id AND f.next_attempt_at = 'infinity'
+                   ORDER BY f.id
+                   LIMIT %(run_length)s
+                     FOR UPDATE SKIP LOCKED
+                  ) AS follower))
+       AND NOT isfinite(o.next_attempt_at)
+)
+
+-- keys_with_parked_rows --
+-- Recursive CTE `k`: the ordering keys that have parked rows, one index probe per key, and a final null.
+k (ordering_key) AS (
+    (SELECT ordering_key FROM :"schema".outbox
+      WHERE next_attempt_at = 'infinity'
+      ORDER BY ordering_key LIMIT 1)
+    UNION ALL
+    SELECT (SELECT o.ordering_key FROM :"schema".outbox AS o
+             WHERE o.next_attempt_at = 'infinity' AND o.ordering_key > k.ordering_key
+             ORDER BY o.ordering_key LIMIT 1)
+      FROM k WHERE k.ordering_key IS NOT NULL
+)
+
+-- stream_headers --
+-- The start of a JSON object: the headers that name an event's stream and version. Text, not jsonb: the event's own
+-- headers must come out as they were written.
+'{"stream":' || to_json(e.stream)::text || ',"stream_version":' || e.version
+
+-- own_headers --
+-- The rest of a JSON object that was begun as text: the event's own headers and the closing brace.
+CASE WHEN e.headers ~ '^\s*\{\s*\}\s*$' THEN '}' ELSE ',' || substr(ltrim(e.headers, E' \t\r\n'), 2) END
+
+-- log_selected --
+-- The filter of a replay: events `e` of the log. Parameters are cast from text, so that every driver can bind them.
+(%(stream)s::text IS NULL OR e.stream = %(stream)s::text)
+AND (%(event_type)s::text IS NULL OR e.event_type LIKE %(event_type)s::text)
+AND (%(since)s::text IS NULL OR e.created_at >= %(since)s::text::timestamptz)
+AND (%(until)s::text IS NULL OR e.created_at < %(until)s::text::timestamptz)
+AND e.version > %(after)s::text::bigint
+
+-- log_order --
+-- The order of a replay: by time, but never against the order of a stream's versions. The clock may have been set back
+-- between two appends.
+max(e.created_at) OVER (PARTITION BY e.stream ORDER BY e.version), e.stream, e.version
+
+-- replayed_event --
+-- INSERT of an event `e` of the log into the outbox, with the header `replayed`.
+INSERT INTO :"schema".outbox (
+    event_id, event_type, aggregate_type, aggregate_id, ordering_key, exchange, routing_key, payload, content_type,
+    content_encoding, headers)
+SELECT e.event_id, e.event_type, nullif(split_part(e.stream, ':', 1), e.stream),
+       nullif(substr(e.stream, length(split_part(e.stream, ':', 1)) + 2), ''), e.stream, %(exchange)s::text,
+       coalesce(%(routing_key)s::text, e.event_type), e.payload, e.content_type, e.content_encoding,
+       (:stream_headers || ',"replayed": true' || :own_headers)::json
+
+-- estimated_pending --
+-- The planner's estimate of the number of rows in the outbox.
+(SELECT c.reltuples::bigint FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = c.relnamespace
+  WHERE n.nspname = :'schema' AND c.relname = 'outbox')
+
+-- estimated_dead --
+-- The planner's estimate of the number of dead letters.
+(SELECT c.reltuples::bigint FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = c.relnamespace
+  WHERE n.nspname = :'schema' AND c.relname = 'outbox_dead_letter')

@@ -1,0 +1,225 @@
+-- Run by the commands of `outrider`, by the Django admin and by Django's management commands
+-- (outrider/storage/operator_queries.py): pending messages, dead letters, replay, a message enqueued by hand.
+
+-- pending_selected --
+-- Fragment: a filter for messages of the outbox. A condition that is null or false is not applied.
+((%(ids)s::bigint[] IS NULL AND %(event_ids)s::text[] IS NULL)
+ OR o.id = ANY(%(ids)s::bigint[]) OR o.event_id = ANY(%(event_ids)s::text[]::uuid[]))
+AND (%(event_type)s::text IS NULL OR o.event_type LIKE %(event_type)s::text)
+AND (%(ordering_key)s::text IS NULL OR o.ordering_key = %(ordering_key)s::text)
+AND (%(owner)s::text IS NULL OR o.owner = %(owner)s::text)
+AND (%(older_than)s::interval IS NULL OR o.created_at < statement_timestamp() - %(older_than)s::interval)
+AND (%(newer_than)s::interval IS NULL OR o.created_at >= statement_timestamp() - %(newer_than)s::interval)
+AND (NOT %(due)s::boolean OR o.next_attempt_at <= statement_timestamp())
+AND (NOT %(failed)s::boolean OR o.last_failed_at IS NOT NULL)
+
+-- behind_head --
+-- Fragment: an earlier message of the same key is in the outbox.
+(o.ordering_key IS NOT NULL AND EXISTS (
+    SELECT 1 FROM :"schema".outbox AS head WHERE head.ordering_key = o.ordering_key AND head.id < o.id))
+
+-- pending_columns --
+-- Fragment: a pending message without its content. A row whose lease has ended is due. A parked row has no next
+-- attempt: Python has no infinite datetime.
+o.id, o.event_id::text, o.event_type, o.ordering_key, o.exchange, o.routing_key, o.attempts, o.owner,
+CASE WHEN o.next_attempt_at = 'infinity' THEN 'parked'
+     WHEN o.next_attempt_at <= statement_timestamp() THEN 'due'
+     WHEN o.claimed_by IS NOT NULL THEN 'claimed'
+     WHEN o.owner = 'relay' THEN 'relay'
+     ELSE 'waiting' END,
+:behind_head, CASE WHEN isfinite(o.next_attempt_at) THEN o.next_attempt_at END, o.claimed_by, o.last_error, o.created_at
+
+-- content_columns --
+-- Fragment: the content of a stored message, in the order of the fields of outrider.operations.stored_content. JSON is
+-- text.
+schema_version, aggregate_type, aggregate_id, payload, content_type, content_encoding, headers::text, properties::text,
+declarations::text, context::text, dedup_key, expires_at, last_failed_at
+
+-- pending_messages --
+-- One batch of a walk over pending messages, the oldest first.
+SELECT :pending_columns FROM :"schema".outbox AS o
+ WHERE o.id > %(after)s AND o.id <= %(up_to)s AND :pending_selected
+ ORDER BY o.id
+ LIMIT %(batch_size)s;
+
+-- pending_message --
+-- One pending message with its content. An event_id can be pending twice (after a replay): the newest one.
+SELECT :pending_columns, :content_columns FROM :"schema".outbox AS o WHERE :pending_selected
+ ORDER BY o.id DESC LIMIT 1;
+
+-- pending_types --
+-- Of the `most` rows that are due first: event types, the most frequent first, with how many are pending, how many were
+-- refused before, and the age of the oldest.
+SELECT p.event_type, count(*), count(*) FILTER (WHERE p.attempts > 0),
+       extract(epoch FROM clock_timestamp() - min(p.created_at))::float8
+  FROM (SELECT event_type, attempts, created_at FROM :"schema".outbox
+         ORDER BY next_attempt_at LIMIT %(most)s) AS p
+ GROUP BY p.event_type
+ ORDER BY count(*) DESC, p.event_type
+ LIMIT %(at_most)s;
+
+-- retry_now --
+-- Make messages due for the scheduler. Not those that a scheduler has claimed, whose row is locked, or that are behind
+-- the head of their key. One that was already due keeps its place. Returns the ids that are due now.
+WITH free AS MATERIALIZED (
+    SELECT o.id FROM :"schema".outbox AS o
+     WHERE o.id = ANY(%(ids)s::bigint[])
+       AND (o.claimed_by IS NULL OR o.next_attempt_at <= statement_timestamp())
+       AND NOT :behind_head
+       FOR UPDATE SKIP LOCKED
+)
+UPDATE :"schema".outbox AS o
+   SET owner = 'scheduler',
+       next_attempt_at = least(o.next_attempt_at, clock_timestamp()),
+       attempts = CASE WHEN %(reset_attempts)s::boolean THEN 0 ELSE o.attempts END
+ WHERE o.id = ANY(ARRAY(SELECT id FROM free))
+RETURNING o.id;
+
+-- dead_selected --
+-- Fragment: a filter for dead letters. A condition that is null is not applied.
+((%(ids)s::bigint[] IS NULL AND %(event_ids)s::text[] IS NULL)
+ OR d.id = ANY(%(ids)s::bigint[]) OR d.event_id = ANY(%(event_ids)s::text[]::uuid[]))
+AND (%(event_type)s::text IS NULL OR d.event_type LIKE %(event_type)s::text)
+AND (%(reason)s::text IS NULL OR d.reason = %(reason)s::text)
+AND (%(older_than)s::interval IS NULL OR d.died_at < statement_timestamp() - %(older_than)s::interval)
+AND (%(newer_than)s::interval IS NULL OR d.died_at >= statement_timestamp() - %(newer_than)s::interval)
+
+-- dead_columns --
+-- Fragment: a dead letter without its content.
+d.id, d.event_id::text, d.event_type, d.ordering_key, d.exchange, d.routing_key, d.attempts, d.reason, d.last_error,
+d.created_at, d.died_at
+
+-- dead_letters --
+-- A page of dead letters, the newest first. `before` and `before_id` are died_at and id of the last one of the page
+-- before.
+SELECT :dead_columns
+  FROM :"schema".outbox_dead_letter AS d
+ WHERE :dead_selected
+   AND (%(before)s::timestamptz IS NULL
+        OR (d.died_at, d.id) < (%(before)s::timestamptz, %(before_id)s::bigint))
+ ORDER BY d.died_at DESC, d.id DESC
+ LIMIT %(batch_size)s;
+
+-- dead_letter --
+-- One dead letter with its content. An event_id can have been buried twice: the newest one.
+SELECT :dead_columns, :content_columns FROM :"schema".outbox_dead_letter AS d WHERE :dead_selected
+ ORDER BY d.id DESC LIMIT 1;
+
+-- dead_outlines --
+-- One batch of a walk over dead letters, ordered by id: the columns from which a failure's fingerprint is computed.
+SELECT d.id, d.reason, d.event_type, d.last_error, d.died_at
+  FROM :"schema".outbox_dead_letter AS d
+ WHERE d.id > %(after)s AND d.id <= %(up_to)s AND :dead_selected
+ ORDER BY d.id
+ LIMIT %(batch_size)s;
+
+-- newest_dead_letter --
+-- The upper bound of a walk: a message that is buried again meanwhile gets a new id and must not be met twice.
+SELECT coalesce(max(id), 0) FROM :"schema".outbox_dead_letter;
+
+-- replayed_columns --
+-- Fragment: the columns that a dead letter keeps when it enters the outbox again. Its id is new, so it goes to the end
+-- of its key.
+event_id, schema_version, event_type, aggregate_type, aggregate_id, ordering_key, exchange, routing_key, payload,
+content_type, content_encoding, headers, properties, declarations, context, dedup_key
+
+-- replay_dead --
+-- Move dead letters back into the outbox, in their old order, as new rows of the relay with no attempt spent. A message
+-- whose dedup_key is pending (or chosen twice) stays a dead letter. An expiry that has passed is dropped, and a time to
+-- live starts again: an operator who replays an expired message wants it sent. Returns how many were found, and how
+-- many were moved.
+WITH chosen AS MATERIALIZED (
+    SELECT d.id, d.dedup_key FROM :"schema".outbox_dead_letter AS d WHERE d.id = ANY(%(ids)s::bigint[])
+), gone AS (
+    DELETE FROM :"schema".outbox_dead_letter
+     WHERE id = ANY(ARRAY(
+           SELECT max(c.id) FROM chosen AS c
+            WHERE c.dedup_key IS NULL
+               OR NOT EXISTS (SELECT 1 FROM :"schema".outbox AS o WHERE o.dedup_key = c.dedup_key)
+            GROUP BY coalesce('key ' || c.dedup_key, 'id ' || c.id)))
+    RETURNING *
+), replayed AS (
+    INSERT INTO :"schema".outbox (:replayed_columns, created_at, expires_at)
+    SELECT :replayed_columns,
+           CASE WHEN properties::text LIKE '%%"expiration"%%' THEN clock_timestamp() ELSE created_at END,
+           CASE WHEN expires_at > clock_timestamp() THEN expires_at END
+      FROM gone ORDER BY id
+)
+SELECT (SELECT count(*) FROM chosen), (SELECT count(*) FROM gone);
+
+-- discard_dead --
+-- Delete dead letters.
+DELETE FROM :"schema".outbox_dead_letter WHERE id = ANY(%(ids)s::bigint[]) RETURNING id;
+
+-- logged_types --
+-- What a replay of the log would send: event types with their counts, first and last time.
+SELECT e.event_type, count(*), min(e.created_at), max(e.created_at) FROM :"schema".outbox_event AS e
+ WHERE :log_selected
+ GROUP BY e.event_type ORDER BY count(*) DESC, e.event_type;
+
+-- logged_keys --
+-- The events that a replay sends, in the order of replay_events. For a cursor.
+SELECT e.stream, e.version FROM :"schema".outbox_event AS e
+ WHERE :log_selected
+ ORDER BY :log_order;
+
+-- replay_logged --
+-- Enqueue these events of the log again, in this order. Returns how many were found.
+WITH replayed AS (
+    :replayed_event
+      FROM (SELECT k.position, l.stream, l.version, l.event_id, l.event_type, l.payload, l.content_type,
+                   l.content_encoding, l.headers::text AS headers
+              FROM unnest(%(streams)s::text[], %(versions)s::bigint[]) WITH ORDINALITY AS k (stream, version, position)
+              JOIN :"schema".outbox_event AS l ON l.stream = k.stream AND l.version = k.version) AS e
+     ORDER BY e.position
+    RETURNING id
+)
+SELECT count(*) FROM replayed;
+
+-- archive_selected --
+-- Fragment: a filter for archived messages. The stream of an event is its ordering key.
+(%(stream)s::text IS NULL OR e.ordering_key = %(stream)s::text)
+AND (%(event_type)s::text IS NULL OR e.event_type LIKE %(event_type)s::text)
+AND (%(since)s::timestamptz IS NULL OR e.delivered_at >= %(since)s::timestamptz)
+AND (%(until)s::timestamptz IS NULL OR e.delivered_at < %(until)s::timestamptz)
+
+-- archived_types --
+-- As logged_types, for the archive; the times are those of the delivery.
+SELECT e.event_type, count(*), min(e.delivered_at), max(e.delivered_at) FROM :"schema".outbox_archive AS e
+ WHERE :archive_selected
+ GROUP BY e.event_type ORDER BY count(*) DESC, e.event_type;
+
+-- archived_keys --
+-- The archived messages that a replay sends, in the order in which they were enqueued. For a cursor.
+SELECT e.id FROM :"schema".outbox_archive AS e WHERE :archive_selected ORDER BY e.id;
+
+-- replay_archived --
+-- Enqueue these archived messages again, with the header `replayed`, to their old exchange and routing key unless
+-- others are given. created_at is new, so a time to live starts again. Returns how many were found.
+WITH replayed AS (
+    INSERT INTO :"schema".outbox (
+        event_id, schema_version, event_type, aggregate_type, aggregate_id, ordering_key, exchange, routing_key,
+        payload, content_type, content_encoding, headers, properties, declarations, context)
+    SELECT e.event_id, e.schema_version, e.event_type, e.aggregate_type, e.aggregate_id, e.ordering_key,
+           coalesce(%(exchange)s::text, e.exchange), coalesce(%(routing_key)s::text, e.routing_key),
+           e.payload, e.content_type, e.content_encoding, ('{"replayed": true' || :own_headers)::json,
+           e.properties, e.declarations, e.context
+      FROM (SELECT a.id, a.event_id, a.schema_version, a.event_type, a.aggregate_type, a.aggregate_id, a.ordering_key,
+                   a.exchange, a.routing_key, a.payload, a.content_type, a.content_encoding,
+                   a.headers::text AS headers, a.properties, a.declarations, a.context
+              FROM :"schema".outbox_archive AS a
+             WHERE a.id = ANY(%(ids)s::bigint[])) AS e
+     ORDER BY e.id
+    RETURNING id
+)
+SELECT count(*) FROM replayed;
+
+-- enqueued_id --
+-- The id of a message that was enqueued after the row `after`: a bounded search, because event_id has no index.
+SELECT id FROM :"schema".outbox WHERE id > %(after)s AND event_id = %(event_id)s::text::uuid;
+
+-- delivery_status --
+-- Where a message is: dead-letter reason (null while pending), attempts and last error. No row: it was delivered.
+SELECT NULL, attempts, last_error FROM :"schema".outbox WHERE id = %(id)s
+UNION ALL
+SELECT reason, attempts, last_error FROM :"schema".outbox_dead_letter WHERE id = %(id)s;

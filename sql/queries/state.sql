@@ -1,0 +1,79 @@
+-- Run by `outrider status` and by the services for /status: read-only, at a bounded cost.
+
+-- time_limit --
+-- Limit the run time of the queries that follow in this transaction.
+SELECT set_config('statement_timeout', %(milliseconds)s::text, true);
+
+-- state_moment --
+-- The time and the database of this picture.
+SELECT clock_timestamp() AS at, current_database()::text AS database;
+
+-- state_queues --
+-- The pending messages by state, at a bounded cost: each count reads at most `most` rows, so a count of `most` is a
+-- lower bound. If one of them is, pending is the planner's estimate, but at least the sum of the counts.
+WITH RECURSIVE due AS MATERIALIZED (
+    SELECT next_attempt_at, attempts FROM :"schema".outbox
+     WHERE next_attempt_at <= statement_timestamp()
+     ORDER BY next_attempt_at LIMIT %(most)s
+), waiting AS MATERIALIZED (
+    SELECT owner, claimed_by, attempts FROM :"schema".outbox
+     WHERE next_attempt_at > statement_timestamp() AND next_attempt_at < 'infinity'
+     ORDER BY next_attempt_at LIMIT %(most)s
+), parked AS MATERIALIZED (
+    SELECT attempts FROM :"schema".outbox
+     WHERE next_attempt_at = 'infinity'
+     ORDER BY ordering_key, id LIMIT %(most)s
+), :keys_with_parked_rows, counted AS (
+    SELECT (SELECT count(*) FROM due) AS due,
+           (SELECT count(*) FROM waiting) AS waiting,
+           (SELECT count(*) FROM parked) AS parked
+)
+SELECT CASE WHEN greatest(due, waiting, parked) < %(most)s THEN due + waiting + parked
+            ELSE greatest(due + waiting + parked, :estimated_pending) END
+           AS pending,
+       due,
+       (SELECT count(*) FROM waiting WHERE owner = 'relay') AS with_relay,
+       (SELECT count(*) FROM waiting WHERE claimed_by IS NOT NULL) AS claimed,
+       (SELECT count(*) FROM waiting WHERE owner = 'scheduler' AND claimed_by IS NULL AND attempts = 0) AS delayed,
+       (SELECT count(*) FROM (SELECT attempts FROM due UNION ALL SELECT attempts FROM waiting
+                              UNION ALL SELECT attempts FROM parked) AS tried WHERE attempts > 0) AS retrying,
+       parked,
+       (SELECT count(*) FROM (SELECT 1 FROM k WHERE ordering_key IS NOT NULL LIMIT %(most)s) AS b) AS blocked_keys,
+       (SELECT extract(epoch FROM clock_timestamp() - o.created_at)::float8
+          FROM (SELECT created_at FROM :"schema".outbox ORDER BY id LIMIT 1) AS o) AS oldest_seconds,
+       (SELECT extract(epoch FROM clock_timestamp() - min(next_attempt_at))::float8 FROM due) AS overdue_seconds
+  FROM counted;
+
+-- state_dead --
+-- The number of dead letters, and of the newest `most` how many have which reason.
+SELECT CASE WHEN seen < %(most)s THEN seen
+            ELSE greatest(seen, :estimated_dead) END AS total,
+       by_reason
+  FROM (SELECT coalesce(sum(r.dead), 0)::bigint AS seen, coalesce(jsonb_object_agg(r.reason, r.dead), '{}') AS by_reason
+          FROM (SELECT d.reason, count(*) AS dead
+                  FROM (SELECT reason FROM :"schema".outbox_dead_letter ORDER BY died_at DESC LIMIT %(most)s) AS d
+                 GROUP BY d.reason) AS r) AS newest;
+
+-- state_archive --
+-- The number of archived messages: exact below `most`, the planner's estimate above it.
+SELECT CASE WHEN seen < %(most)s THEN seen
+            ELSE greatest(seen, (SELECT c.reltuples::bigint FROM pg_class AS c
+                                   JOIN pg_namespace AS n ON n.oid = c.relnamespace
+                                  WHERE n.nspname = :'schema' AND c.relname = 'outbox_archive')) END AS total
+  FROM (SELECT count(*) AS seen
+          FROM (SELECT 1 FROM :"schema".outbox_archive ORDER BY delivered_at LIMIT %(most)s) AS a) AS kept;
+
+-- state_workers --
+-- The presence rows of all services, by kind, the last seen first.
+SELECT kind, name, role, host, pid, version, started_at, last_seen_at,
+       greatest(0, extract(epoch FROM clock_timestamp() - last_seen_at))::float8 AS silent_seconds
+  FROM :"schema".outbox_worker
+ ORDER BY kind, last_seen_at DESC, name
+ LIMIT %(most)s;
+
+-- state_slot_lag --
+-- How many bytes of WAL the slot has not confirmed; null on a standby.
+SELECT CASE WHEN pg_is_in_recovery() THEN NULL
+            ELSE greatest(0, pg_wal_lsn_diff(pg_current_wal_lsn(), s.confirmed_flush_lsn))::bigint END AS lag_bytes
+  FROM pg_replication_slots AS s
+ WHERE s.slot_name = %(slot)s;
