@@ -21,7 +21,7 @@ def duration(text: str) -> float:
         return parse_duration(text).seconds
 
 
-def ident(text: str) -> int | str:
+def message_id(text: str) -> int | str:
     """A row's id, or an event_id."""
     with _argument_errors():
         return parse_message_id(text)

@@ -44,7 +44,7 @@ def test_both_services_run_inside_django_fire_its_signals_and_drain_on_sigterm(
     assert stage.connection.execute("SELECT count(*) FROM outbox_worker").fetchall() == [(0,)]
 
 
-def test_wrong_settings_are_told_in_one_line(database: Database) -> None:
+def test_wrong_settings_are_an_error_of_one_line(database: Database) -> None:
     done = Site(database.dsn, {"SERVICES": {"BROKER": "amqp://"}}).manage("outbox_retry_scheduler", "--skip-checks")
     assert done.returncode == 2
     assert done.stderr == ("CommandError: OUTRIDER['SERVICES']: unknown setting 'BROKER' (did you mean BROKER_URL?)\n")

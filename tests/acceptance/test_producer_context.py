@@ -13,9 +13,7 @@ from tests.fixtures.stage import Stage
 pytestmark = pytest.mark.timeout(120)
 
 
-def test_the_log_context_and_the_trace_of_a_publish_are_in_the_relays_log_and_on_the_wire(
-    rabbit: Broker, stage: Stage
-) -> None:
+def test_the_log_context_is_in_the_relays_log_and_the_trace_in_the_message(rabbit: Broker, stage: Stage) -> None:
     queue = rabbit.declare_queue()
     relay = stage.start_relay(rabbit.url)
     carrier = Outbox(context=Context(structlog=("request_id",)))

@@ -10,7 +10,7 @@ from tests.fixtures.django import Site
 from tests.fixtures.services import RunService
 
 
-def test_the_command_tells_of_dead_letters_until_it_is_stopped_and_then_another_does(
+def test_the_command_sends_signals_until_it_is_stopped_and_then_a_standby_does(
     database: Database, run_service: RunService
 ) -> None:
     site = Site(database.dsn)

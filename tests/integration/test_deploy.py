@@ -315,6 +315,7 @@ def test_users_of_the_terraform_module_have_exactly_the_permissions_they_need(
 
 MANUAL = ROOT / "docs/operations.md"
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *sorted(DEPLOY.rglob("*.md"))]
+COMMAND = re.compile(r"(?<![\w/.-])(?<!from )(?:outrider|cdc-relay|retry-scheduler) [a-z-][^`|\n]*")
 CODE = re.compile(r"^```.*?^```|`[^`\n]+`", re.MULTILINE | re.DOTALL)
 
 
@@ -337,7 +338,9 @@ def commands_in(page: Path) -> Iterator[list[str]]:
     for code in CODE.findall(page.read_text()):
         for line in code.strip("`").splitlines():
             text = line.removeprefix("$ ").partition(" # ")[0].replace("[", "").replace("]", "")
-            for match in re.finditer(r"(?<![\w/.-])(?:outrider|cdc-relay|retry-scheduler) [a-z-][^`|\n]*", text):
+            for match in re.finditer(
+                r"(?<![\w/.-])(?<!from )(?:outrider|cdc-relay|retry-scheduler) [a-z-][^`|\n]*", text
+            ):
                 words = match[0].rstrip(",;:.").split()
                 if re.fullmatch(r"--[a-z-]+|[a-z]+", words[1]):
                     yield words

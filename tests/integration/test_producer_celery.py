@@ -106,14 +106,14 @@ def test_no_socket_is_opened_at_enqueue(
     assert len([each for each in rows(database) if each != "task-sent"]) == 7
 
 
-def test_the_guard_against_sockets_notices_a_stock_publish(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_socket_check_detects_a_publish_of_plain_celery(monkeypatch: pytest.MonkeyPatch) -> None:
     app = fill(Celery("tests", broker=BROKERS[0], set_as_current=False))
     with no_sockets(monkeypatch) as attempts, pytest.raises(Exception, match=r"refused|socket"):
         app.tasks["tests.add"].apply_async((1, 2), retry=False)
     assert attempts
 
 
-def test_a_rolled_back_transaction_and_savepoint_take_their_tasks_with_them(database: Database) -> None:
+def test_tasks_are_rolled_back_with_their_transaction_or_savepoint(database: Database) -> None:
     outbox = TaskOutbox()
     task = make_app(outbox).tasks["tests.add"]
     with database.connect(autocommit=False) as connection, outbox.session(connection):

@@ -34,7 +34,7 @@ def last_statement(database: Database, connection: psycopg.Connection[Any]) -> s
 
 
 @pytest.mark.parametrize("client_encoding", ["UTF8", "LATIN1"])
-def test_the_rows_are_those_of_single_publishes_in_order(database: Database, client_encoding: str) -> None:
+def test_copied_rows_equal_those_of_single_publishes(database: Database, client_encoding: str) -> None:
     messages = [{"event_type": name, **fields} for name, fields in MESSAGES.items()]
     outbox = Outbox("shop")
     with psycopg.connect(database.dsn, client_encoding=client_encoding) as connection:
@@ -54,14 +54,14 @@ def test_the_rows_are_those_of_single_publishes_in_order(database: Database, cli
     [{"dedup_key": "k"}, {"expires": 60}, {"expires": datetime(2100, 1, 1, tzinfo=UTC)}, {"deliver_after": 60}],
     ids=["a dedup_key", "an expiry from now", "an expiry", "a delay"],
 )
-def test_what_is_more_than_text_and_bytes_goes_by_insert(database: Database, fields: dict[str, Any]) -> None:
+def test_rows_that_copy_cannot_write_are_inserted(database: Database, fields: dict[str, Any]) -> None:
     with psycopg.connect(database.dsn) as connection:
         messages = [{"event_type": "a", "payload": {}}, {"event_type": "b", "payload": {}, **fields}]
         assert Outbox().publish_many(connection, messages).written == 2
         assert last_statement(database, connection).startswith("INSERT")
 
 
-def test_what_the_database_refuses_is_its_error_and_nothing_is_written(database: Database) -> None:
+def test_an_error_of_the_database_is_raised_and_nothing_is_written(database: Database) -> None:
     with psycopg.connect(database.dsn) as connection:
         row = Event(event_type="a", payload={}).row(exchange="")
         with pytest.raises(psycopg.errors.CheckViolation, match="headers must be a JSON object"):
@@ -70,7 +70,7 @@ def test_what_the_database_refuses_is_its_error_and_nothing_is_written(database:
         assert connection.execute("SELECT count(*) FROM outbox").fetchone() == (0,)
 
 
-def test_no_messages_are_no_statement(database: Database) -> None:
+def test_an_empty_batch_runs_no_statement(database: Database) -> None:
     with psycopg.connect(database.dsn) as connection:
         assert Outbox().publish_many(connection, []) == ([], 0)
         assert connection.info.transaction_status == psycopg.pq.TransactionStatus.IDLE

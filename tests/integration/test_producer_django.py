@@ -52,7 +52,9 @@ def without_password(event_type: str, payload: Any, headers: Any) -> Any:
     return {**payload, "password": "***"}
 
 
-def test_migrate_leads_where_schema_sql_says_and_back(database: Database, empty: Database) -> None:
+def test_migrate_creates_the_tables_of_schema_sql_and_its_reverse_drops_them(
+    database: Database, empty: Database
+) -> None:
     with django_connection(empty.dsn):
         call_command("migrate", "outrider", verbosity=0)
         with database.connect() as ours, empty.connect() as theirs:
@@ -70,20 +72,18 @@ def test_every_migration_of_sql_has_one_of_djangos() -> None:
     assert numbers == [migration.version for migration in migrations()]
 
 
-def test_the_models_need_no_migration_that_is_not_there(in_django: Any) -> None:
+def test_makemigrations_finds_no_changes(in_django: Any) -> None:
     call_command("makemigrations", "outrider", check=True, dry_run=True, verbosity=0)
 
 
-def test_migrate_leaves_alone_what_set_up_has_made_and_databases_that_hold_no_outbox(
-    database: Database, empty: Database
-) -> None:
+def test_migrate_skips_existing_tables_and_other_databases(database: Database, empty: Database) -> None:
     with django_connection(database.dsn), django_connection(empty.dsn, "other"):
         call_command("migrate", "outrider", verbosity=0)
         call_command("migrate", "outrider", database="other", verbosity=0)
         assert "outbox" not in connections["other"].introspection.table_names()
 
 
-def test_a_publish_is_in_the_transaction_and_its_savepoints(in_django: Any) -> None:
+def test_a_publish_is_rolled_back_with_its_transaction_or_savepoint(in_django: Any) -> None:
     class Undo(Exception):
         pass
 
@@ -112,7 +112,7 @@ def test_another_database_can_be_named(database: Database, empty: Database) -> N
         assert (OutboxMessage.objects.count(), OutboxMessage.objects.using("other").count()) == (0, 1)
 
 
-def test_the_signal_tells_of_a_message_and_a_receiver_that_raises_changes_nothing(
+def test_a_signal_is_sent_for_a_publish_and_an_exception_of_a_receiver_has_no_effect(
     in_django: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     heard: list[dict[str, Any]] = []
@@ -158,7 +158,7 @@ def test_models_read_every_column_also_of_a_row_that_is_parked(in_django: Any, d
     assert list(DeadLetter.objects.all()) == []
 
 
-def test_operators_see_the_redacted_copy(in_django: Any) -> None:
+def test_operators_see_the_redacted_payload(in_django: Any) -> None:
     with transaction.atomic():
         publish("user.created", {"name": "a", "password": "hunter2"})
     message = OutboxMessage.objects.get()
@@ -229,7 +229,7 @@ call_command("migrate", "outrider", "zero", verbosity=0)
 """
 
 
-def test_the_outbox_can_live_in_a_schema_of_its_own(empty: Database) -> None:
+def test_the_outbox_can_be_in_a_schema_of_its_own(empty: Database) -> None:
     with django_connection(empty.dsn) as connection:
         database = {
             key: connection.settings_dict[key] for key in ("ENGINE", "NAME", "HOST", "PORT", "USER", "PASSWORD")

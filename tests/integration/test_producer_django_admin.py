@@ -120,7 +120,7 @@ def test_the_outbox_is_shown_with_its_summary_and_retried_with_attempts_reset(st
     assert store.next_due() < 0  # type: ignore[operator]
 
 
-def test_replaying_and_discarding_ask_first(store: DjangoStore) -> None:
+def test_replaying_and_discarding_need_a_confirmation(store: DjangoStore) -> None:
     ids = bury(store, "order.placed", "order.paid", "order.lost")
     client = operator()
     page = act(client, DEAD, "replay", ids[:1])
@@ -134,7 +134,7 @@ def test_replaying_and_discarding_ask_first(store: DjangoStore) -> None:
     assert dead() == ids[2:]
 
 
-def test_what_dies_between_question_and_answer_is_left_out(store: DjangoStore) -> None:
+def test_rows_added_before_the_confirmation_are_not_included(store: DjangoStore) -> None:
     ids = bury(store, "order.placed", "order.placed")
     other = bury(store, "order.paid")
     client = operator()
@@ -147,7 +147,7 @@ def test_what_dies_between_question_and_answer_is_left_out(store: DjangoStore) -
     assert dead() == [*other, *late]
 
 
-def test_a_message_whose_successor_is_pending_is_kept_and_told(store: DjangoStore) -> None:
+def test_a_dead_letter_whose_dedup_key_is_pending_is_kept_and_reported(store: DjangoStore) -> None:
     ids = bury(store, "order.placed", dedup_key="k")
     enqueue("order.placed", dedup_key="k")
     page = act(operator(), DEAD, "replay", ids, confirmed_up_to=str(ids[0]))
@@ -155,7 +155,7 @@ def test_a_message_whose_successor_is_pending_is_kept_and_told(store: DjangoStor
     assert dead() == ids
 
 
-def test_a_user_without_the_permission_neither_sees_nor_does_it(store: DjangoStore) -> None:
+def test_a_user_without_the_permission_gets_403_and_sees_no_action(store: DjangoStore) -> None:
     ids = bury(store, "order.placed")
     waiting = enqueue("order.paid")
     looking = user_with("view_deadletter", "view_outboxmessage")
@@ -206,7 +206,7 @@ def masked(event_type: str, payload: Any, headers: Any) -> Any:
     return {**payload, "card": "***"}
 
 
-def test_archive_and_streams_are_shown_and_payloads_only_as_the_redactor_leaves_them(store: DjangoStore) -> None:
+def test_archive_and_streams_are_shown_with_redacted_payloads(store: DjangoStore) -> None:
     store.settle(enqueue("order.placed"), archive=True)
     with transaction.atomic():
         EventStreams(Outbox()).append(
@@ -228,7 +228,7 @@ def test_archive_and_streams_are_shown_and_payloads_only_as_the_redactor_leaves_
     assert StoredEvent.objects.get().event_type in seen(client, pages[1])
 
 
-def test_pages_neither_count_nor_load_what_they_do_not_show(
+def test_pages_count_and_load_a_bounded_number_of_rows_without_large_columns(
     store: DjangoStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("outrider.producer.django.admin.read_only.MOST", 3)
@@ -247,7 +247,7 @@ def test_pages_neither_count_nor_load_what_they_do_not_show(
         assert "DISTINCT" not in sql
 
 
-def test_the_admin_looks_at_the_database_of_the_settings(store: DjangoStore, database: Database) -> None:
+def test_the_admin_reads_the_database_of_the_settings(store: DjangoStore, database: Database) -> None:
     client = operator()
     with django_connection(database.dsn, "other"), override_settings(OUTRIDER={"DATABASE": "other"}):
         elsewhere = DjangoStore()
@@ -261,7 +261,7 @@ def test_the_admin_looks_at_the_database_of_the_settings(store: DjangoStore, dat
     assert pending() == []
 
 
-def test_times_of_a_row_that_waits_for_long_can_be_shown(store: DjangoStore) -> None:
+def test_times_far_in_the_future_can_be_shown(store: DjangoStore) -> None:
     [first, second] = enqueue("a", "b", ordering_key="k")
     with connections["default"].cursor() as cursor:
         cursor.execute("UPDATE outbox SET next_attempt_at = 'infinity' WHERE id = %s", [second])

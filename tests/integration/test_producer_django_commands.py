@@ -56,7 +56,7 @@ def dead() -> list[str]:
     return list(DeadLetter.objects.order_by("id").values_list("event_type", flat=True))
 
 
-def test_dead_letters_are_purged_and_replayed_as_told(store: DjangoStore) -> None:
+def test_selected_dead_letters_are_purged_and_replayed(store: DjangoStore) -> None:
     bury(store, "order.placed", "order.paid", "user.created", days_ago=40)
     bury(store, "order.lost", reason="expired")
     assert run("outbox_purge_dead_letter", "--older-than", "30d", "--dry-run") == "would purge 3"
@@ -85,20 +85,20 @@ def test_dead_letters_are_purged_and_replayed_as_told(store: DjangoStore) -> Non
         (["outbox_replay_dead_letter", "--reason", "boredom"], "invalid choice: 'boredom'"),
     ],
 )
-def test_wrong_usage_is_told_in_one_line(arguments: list[str], said: str) -> None:
+def test_wrong_usage_is_an_error_of_one_line(arguments: list[str], said: str) -> None:
     with pytest.raises(CommandError, match=r"^[^\n]+$") as raised:
         call_command(*arguments)
     assert said in str(raised.value)
 
 
-def test_what_the_database_refuses_is_told_in_one_line(store: DjangoStore) -> None:
+def test_a_database_error_is_printed_in_one_line(store: DjangoStore) -> None:
     with connections["default"].cursor() as cursor:
         cursor.execute("DROP TABLE outbox_dead_letter")
     with pytest.raises(CommandError, match=r'^PostgreSQL: relation "public.outbox_dead_letter" does not exist$'):
         run("outbox_replay_dead_letter", "--all")
 
 
-def test_stats_tell_how_the_outbox_is_doing(store: DjangoStore) -> None:
+def test_stats_count_messages_by_state_and_type(store: DjangoStore) -> None:
     bury(store, "order.lost")
     with transaction.atomic():
         for each in ("order.placed", "order.placed", "order.paid"):
@@ -126,7 +126,7 @@ def test_the_task_purges_as_the_command_does(store: DjangoStore) -> None:
     assert dead() == ["order.placed"]
 
 
-def test_services_get_the_parameters_of_the_alias_that_libpq_knows(store: DjangoStore) -> None:
+def test_services_get_the_libpq_parameters_of_the_alias(store: DjangoStore) -> None:
     connections["default"].settings_dict["OPTIONS"] = {
         "sslmode": "prefer",
         "pool": False,

@@ -1,4 +1,4 @@
-"""The signals that tell what the services did."""
+"""Django signals for what the services did."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ SIGNALS = {"sent": outbox_message_sent, "failed": outbox_message_failed, "dead":
 
 
 @pytest.fixture
-def heard(database: Database) -> Iterator[list[tuple[str, dict[str, Any]]]]:
-    """What receivers were told, by signal."""
-    told: list[tuple[str, dict[str, Any]]] = []
+def received_signals(database: Database) -> Iterator[list[tuple[str, dict[str, Any]]]]:
+    """The signals that were sent: name and arguments."""
+    received: list[tuple[str, dict[str, Any]]] = []
 
     def listener(name: str) -> Any:
         def listen(signal: Any, sender: Any, **kwargs: Any) -> None:
-            told.append((name, kwargs))
+            received.append((name, kwargs))
 
         return listen
 
@@ -45,7 +45,7 @@ def heard(database: Database) -> Iterator[list[tuple[str, dict[str, Any]]]]:
     for name, signal in SIGNALS.items():
         signal.connect(listeners[name])
     with django_connection(database.dsn):
-        yield told
+        yield received
     for name, signal in SIGNALS.items():
         signal.disconnect(listeners[name])
 
@@ -55,7 +55,9 @@ def enqueue(*types: str) -> list[UUID]:
         return [publish(each, {}).event_id for each in types]
 
 
-def test_delivered_failed_and_buried_messages_are_told_once(database: Database, heard: list[Any]) -> None:
+def test_a_signal_is_sent_once_for_each_delivered_failed_and_buried_message(
+    database: Database, received_signals: list[Any]
+) -> None:
     enqueue("before")
     with database.connect() as connection:
         store = Store(connection, "public")
@@ -68,7 +70,7 @@ def test_delivered_failed_and_buried_messages_are_told_once(database: Database, 
         assert watcher.run_once() == SignalCounts(1, 1, 2)
         assert watcher.run_once() == SignalCounts(0, 0, 0)
         store.fail([Retry(3, "refused", 60.0)])
-    (_, sent), (_, failed), (_, dead) = heard
+    (_, sent), (_, failed), (_, dead) = received_signals
     assert (sent["event_id"], sent["event_type"], sent["using"]) == (identities[0], "sent", "default")
     assert (failed["event_id"], failed["attempts"], failed["error"]) == (identities[1], 1, "refused")
     assert [(each["event_id"], each["reason"], each["error"]) for each in dead["messages"]] == [
@@ -77,11 +79,11 @@ def test_delivered_failed_and_buried_messages_are_told_once(database: Database, 
     ]
 
 
-def test_a_receiver_that_raises_keeps_nobody_from_hearing(
-    database: Database, heard: list[Any], caplog: pytest.LogCaptureFixture
+def test_a_receiver_that_raises_does_not_affect_other_receivers(
+    database: Database, received_signals: list[Any], caplog: pytest.LogCaptureFixture
 ) -> None:
     def fail(**kwargs: Any) -> None:
-        raise RuntimeError("a receiver's own trouble")
+        raise RuntimeError("an error in a receiver")
 
     outbox_message_sent.connect(fail)
     try:
@@ -92,22 +94,24 @@ def test_a_receiver_that_raises_keeps_nobody_from_hearing(
         assert watcher.run_once().sent == 2
     finally:
         outbox_message_sent.disconnect(fail)
-    assert [kwargs["event_type"] for _, kwargs in heard] == ["a", "b"]
+    assert [kwargs["event_type"] for _, kwargs in received_signals] == ["a", "b"]
     assert caplog.text.count("raised RuntimeError") >= 2
 
 
-def test_rows_are_told_late_so_that_none_is_overtaken(database: Database, heard: list[Any]) -> None:
+def test_signals_are_sent_after_the_lag(database: Database, received_signals: list[Any]) -> None:
     watcher = SignalWatcher(lag_seconds=3600)
     enqueue("a")
     with database.connect() as connection:
         Store(connection, "public").settle([1], archive=True)
     assert watcher.run_once() == SignalCounts(0, 0, 0)
-    assert heard == []
+    assert received_signals == []
 
 
-def test_a_lost_connection_loses_and_repeats_nothing(database: Database, heard: list[Any]) -> None:
-    def told() -> list[str]:
-        return [message["event_type"] for _, kwargs in heard for message in kwargs["messages"]]
+def test_after_a_lost_connection_no_signal_is_missing_or_repeated(
+    database: Database, received_signals: list[Any]
+) -> None:
+    def signalled() -> list[str]:
+        return [message["event_type"] for _, kwargs in received_signals for message in kwargs["messages"]]
 
     said: list[str] = []
     stop = Event()
@@ -126,9 +130,9 @@ def test_a_lost_connection_loses_and_repeats_nothing(database: Database, heard: 
             )
             store.bury([Burial(2, "rejected", "no", 1)])
         wait_for(lambda: said[-1] == "watching default" and len(said) == 3, deadline_seconds=60)
-        wait_for(lambda: len(told()) >= 2, deadline_seconds=60)
+        wait_for(lambda: len(signalled()) >= 2, deadline_seconds=60)
     finally:
         stop.set()
         thread.join()
-    assert told() == ["before", "meanwhile"]
+    assert signalled() == ["before", "meanwhile"]
     assert "signals wait for the database" in said[1]

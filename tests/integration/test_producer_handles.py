@@ -22,7 +22,7 @@ def rows(database: Database, columns: str = "event_type") -> list[Any]:
 
 
 @every_stack
-def test_what_is_committed_is_in_the_outbox_as_it_went_in(stack: Stack, database: Database) -> None:
+def test_a_committed_message_is_in_the_outbox(stack: Stack, database: Database) -> None:
     async def scenario() -> Any:
         async with stack.transaction(database.dsn) as (handle, _):
             return await settled(
@@ -64,7 +64,7 @@ def test_what_is_committed_is_in_the_outbox_as_it_went_in(stack: Stack, database
 
 
 @every_stack
-def test_what_is_rolled_back_is_not_in_the_outbox(stack: Stack, database: Database) -> None:
+def test_a_rolled_back_message_is_not_in_the_outbox(stack: Stack, database: Database) -> None:
     async def scenario() -> None:
         async with stack.transaction(database.dsn) as (handle, _):
             await settled(Outbox().publish(handle, "one", {}))
@@ -77,7 +77,7 @@ def test_what_is_rolled_back_is_not_in_the_outbox(stack: Stack, database: Databa
 
 
 @every_stack
-def test_a_savepoint_that_is_rolled_back_takes_its_messages_with_it(stack: Stack, database: Database) -> None:
+def test_messages_are_rolled_back_with_their_savepoint(stack: Stack, database: Database) -> None:
     async def scenario() -> None:
         async with stack.transaction(database.dsn) as (handle, savepoint):
             await settled(Outbox().publish(handle, "before", {}))
@@ -95,7 +95,7 @@ def test_a_savepoint_that_is_rolled_back_takes_its_messages_with_it(stack: Stack
 
 
 @every_stack
-def test_many_messages_are_written_in_their_order_with_delayed_ones_left_to_the_scheduler(
+def test_many_messages_are_written_in_order_and_delayed_ones_belong_to_the_scheduler(
     stack: Stack, database: Database
 ) -> None:
     messages = [
@@ -180,7 +180,7 @@ def test_a_message_that_cannot_be_encoded_leaves_the_transaction_usable(database
     assert rows(database) == ["c"]
 
 
-def test_the_hand_over_time_is_the_databases_own(database: Database) -> None:
+def test_the_hand_over_time_is_the_databases(database: Database) -> None:
     with database.connect() as connection:
         connection.execute("ALTER TABLE outbox ALTER COLUMN next_attempt_at SET DEFAULT '2040-01-01 00:00:00+00'")
         with connection.transaction():

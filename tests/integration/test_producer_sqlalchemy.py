@@ -87,7 +87,7 @@ def alembic_config(directory: Path, database: Database, driver: str, *, to: int,
 
 
 @pytest.mark.parametrize("driver", ["psycopg", "psycopg2", "asyncpg"])
-def test_alembic_leads_where_schema_sql_says_and_back(
+def test_alembic_creates_the_tables_of_schema_sql_and_its_reverse_drops_them(
     driver: str, database: Database, empty: Database, tmp_path: Path
 ) -> None:
     config = alembic_config(tmp_path / "migrations", empty, driver, to=NEWEST)
@@ -103,13 +103,11 @@ def test_alembic_leads_where_schema_sql_says_and_back(
         ]
 
 
-def test_alembic_leaves_alone_what_is_there_already(database: Database, tmp_path: Path) -> None:
+def test_alembic_skips_migrations_that_are_applied(database: Database, tmp_path: Path) -> None:
     command.upgrade(alembic_config(tmp_path / "migrations", database, "psycopg", to=NEWEST), "head")
 
 
-def test_alembic_writes_the_scripts_out_offline_and_refuses_a_version_that_is_not_there(
-    empty: Database, tmp_path: Path
-) -> None:
+def test_alembic_prints_the_scripts_offline_and_refuses_an_unknown_version(empty: Database, tmp_path: Path) -> None:
     config = alembic_config(tmp_path / "offline", empty, "psycopg", to=NEWEST, schema="other")
     command.upgrade(config, "head", sql=True)
     assert isinstance(config.output_buffer, StringIO)

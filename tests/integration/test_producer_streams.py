@@ -31,7 +31,7 @@ def outbox_rows(database: Database, columns: str) -> list[Any]:
 
 
 @every_stack
-def test_what_is_appended_is_in_the_log_and_in_the_outbox_in_order(stack: Stack, database: Database) -> None:
+def test_appended_events_are_in_the_log_and_in_the_outbox_in_order(stack: Stack, database: Database) -> None:
     async def scenario() -> Any:
         async with stack.transaction(database.dsn) as (handle, _):
             assert await settled(STREAMS.append(handle, "order:42", events("a", "b"), expected_version=0)) == 2
@@ -57,7 +57,7 @@ def test_what_is_appended_is_in_the_log_and_in_the_outbox_in_order(stack: Stack,
 
 
 @every_stack
-def test_a_writer_that_saw_an_older_version_is_told_both_and_writes_nothing(stack: Stack, database: Database) -> None:
+def test_an_append_with_an_outdated_version_raises_and_writes_nothing(stack: Stack, database: Database) -> None:
     async def scenario() -> None:
         async with stack.transaction(database.dsn) as (handle, _):
             await settled(STREAMS.append(handle, "order:42", events("a", "b")))
@@ -86,7 +86,7 @@ def test_an_append_that_is_rolled_back_leaves_nothing(stack: Stack, database: Da
 
 @pytest.mark.parametrize("winner_commits", [True, False])
 @pytest.mark.parametrize("expected_version", [0, None])
-def test_of_two_writers_at_once_the_second_waits_and_learns_what_the_first_did(
+def test_the_second_of_two_concurrent_appends_waits_for_the_first(
     database: Database, expected_version: int | None, winner_commits: bool
 ) -> None:
     outcome: list[Any] = []
@@ -121,7 +121,7 @@ def test_of_two_writers_at_once_the_second_waits_and_learns_what_the_first_did(
         assert outbox_rows(database, "event_type") == [("a",)]
 
 
-def test_many_writers_leave_a_stream_without_gaps_and_an_outbox_in_its_order(database: Database) -> None:
+def test_many_concurrent_appends_leave_no_gaps_and_keep_the_order(database: Database) -> None:
     def write(worker: int) -> None:
         with database.connect(autocommit=False) as connection:
             for n in range(20):
@@ -140,7 +140,7 @@ def test_many_writers_leave_a_stream_without_gaps_and_an_outbox_in_its_order(dat
 
 
 @every_stack
-def test_a_stream_can_be_replayed_with_a_header_that_says_so(stack: Stack, database: Database) -> None:
+def test_replayed_events_carry_the_header_replayed(stack: Stack, database: Database) -> None:
     async def scenario() -> Any:
         async with stack.transaction(database.dsn) as (handle, _):
             await settled(STREAMS.append(handle, "order:42", events("a", "b")))
@@ -161,7 +161,7 @@ def test_a_stream_can_be_replayed_with_a_header_that_says_so(stack: Stack, datab
     assert json.loads(third[5]) == {"stream": "plain", "stream_version": 1, "replayed": True, "k": "v"}
 
 
-def test_a_time_range_can_be_replayed_in_the_order_of_versions_even_if_the_clock_was_set_back(
+def test_a_time_range_is_replayed_in_the_order_of_versions_even_if_the_clock_was_set_back(
     database: Database,
 ) -> None:
     with database.connect() as connection:
@@ -177,7 +177,7 @@ def test_a_time_range_can_be_replayed_in_the_order_of_versions_even_if_the_clock
     assert outbox_rows(database, "event_type") == [("a",), ("b",)]
 
 
-def test_the_context_goes_on_the_wire_and_not_into_the_log(database: Database) -> None:
+def test_the_context_is_in_the_message_and_not_in_the_event_log(database: Database) -> None:
     streams = EventStreams(Outbox(context=Context(sentry=False, opentelemetry=False)))
     with database.connect(autocommit=False) as connection:
         streams.append(connection, "s", [Event(event_type="a", payload="text", headers={"k": "\0", "n": 1})])

@@ -18,7 +18,7 @@ anything = flat | st.lists(flat) | st.dictionaries(scalars, flat, max_size=4)
 
 
 @given(anything, st.sampled_from([1024, 60, 9, 1, None]))
-def test_a_description_is_the_one_that_celery_makes(arguments: Any, longest: int | None) -> None:
+def test_a_description_equals_celerys(arguments: Any, longest: int | None) -> None:
     described = describe(arguments, longest)
     assert described is None or described == saferepr(arguments, longest)
 
@@ -38,5 +38,5 @@ class Name(str):
 @pytest.mark.parametrize(
     "arguments", [[[]], (Decimal(1),), {"a": b"bytes"}, {1: 2}, [Name("a")], {"a": {1}}, None, "a"]
 )
-def test_anything_else_is_left_to_celery(arguments: Any) -> None:
+def test_other_arguments_are_left_to_celery(arguments: Any) -> None:
     assert describe(arguments, 1024) is None

@@ -26,11 +26,11 @@ def sentry() -> Iterator[None]:
     sentry_sdk.get_global_scope().set_client(None)
 
 
-def test_a_message_starts_a_chain_of_tracking_ids() -> None:
+def test_a_message_outside_a_tracking_block_carries_its_own_id() -> None:
     assert ONLY_TRACKING.headers("a") == {"tracking_ids": ["a"]}
 
 
-def test_what_is_published_on_behalf_of_a_message_carries_its_chain() -> None:
+def test_a_message_published_in_a_tracking_block_carries_the_ids_of_the_block() -> None:
     with tracking(ONLY_TRACKING.headers("a")):
         with tracking(ONLY_TRACKING.headers("b")):
             assert get_tracking_ids() == ("a", "b")
@@ -39,14 +39,14 @@ def test_what_is_published_on_behalf_of_a_message_carries_its_chain() -> None:
     assert get_tracking_ids() == ()
 
 
-def test_a_chain_can_begin_with_any_id_and_a_message_without_a_chain_begins_none() -> None:
+def test_a_tracking_block_can_start_with_any_id_or_with_none() -> None:
     with tracking("request-7") as chain:
         assert chain == ("request-7",)
     with tracking({"other": "header"}) as chain:
         assert chain == ()
 
 
-def test_the_trace_of_sentry_travels(sentry: None) -> None:
+def test_sentrys_trace_is_in_the_headers(sentry: None) -> None:
     with sentry_sdk.start_transaction(name="work") as transaction:
         headers = ONLY_SENTRY.headers("a")
     assert headers["sentry-trace"].startswith(transaction.trace_id)
@@ -57,14 +57,14 @@ def test_sentry_that_is_not_initialised_adds_nothing() -> None:
     assert ONLY_SENTRY.headers("a") == {}
 
 
-def test_the_trace_of_opentelemetry_travels() -> None:
+def test_opentelemetrys_trace_is_in_the_headers() -> None:
     with TracerProvider().get_tracer("test").start_as_current_span("work") as span:
         headers = ONLY_OPENTELEMETRY.headers("a")
     trace_id = f"{span.get_span_context().trace_id:032x}"
     assert headers["traceparent"].split("-")[1] == trace_id
 
 
-def test_the_baggage_of_both_is_kept(sentry: None) -> None:
+def test_the_baggage_of_sentry_and_opentelemetry_is_merged(sentry: None) -> None:
     token = otel_context.attach(baggage.set_baggage("tenant", "a"))
     try:
         with sentry_sdk.start_transaction(name="work"):
@@ -75,7 +75,9 @@ def test_the_baggage_of_both_is_kept(sentry: None) -> None:
     assert headers["baggage"].endswith(",tenant=a")
 
 
-def test_a_library_that_fails_does_not_fail_the_publish(monkeypatch: pytest.MonkeyPatch, sentry: None) -> None:
+def test_an_exception_of_a_tracing_library_does_not_fail_the_publish(
+    monkeypatch: pytest.MonkeyPatch, sentry: None
+) -> None:
     monkeypatch.setattr(sentry_sdk, "get_traceparent", lambda: 1 / 0)
     assert Context(opentelemetry=False).headers("a") == {"tracking_ids": ["a"]}
 
@@ -89,6 +91,6 @@ def test_the_log_context_is_off_by_default_and_can_be_limited_to_some_names() ->
     assert Context(structlog=True).log_context() is None
 
 
-def test_an_events_own_headers_win() -> None:
+def test_an_events_own_headers_override_those_of_the_context() -> None:
     event = Event(event_type="x", payload={}, headers={"tracking_ids": ["mine"]})
     assert json.loads(event.row(exchange="", context=ONLY_TRACKING)["headers"]) == {"tracking_ids": ["mine"]}

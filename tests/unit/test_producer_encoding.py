@@ -48,12 +48,12 @@ def decoded(payload: Any) -> Any:
     return json.loads(encoded.payload)
 
 
-def test_bytes_travel_as_they_are() -> None:
+def test_bytes_are_unchanged() -> None:
     for payload in (b"\x00\xff", bytearray(b"\x00\xff"), memoryview(b"\x00\xff")):
         assert encode_payload(payload) == (b"\x00\xff", "application/octet-stream", "binary")
 
 
-def test_text_travels_as_utf8() -> None:
+def test_text_is_encoded_as_utf8() -> None:
     assert encode_payload("grün") == ("grün".encode(), "text/plain", "utf-8")
 
 
@@ -76,7 +76,7 @@ def test_text_travels_as_utf8() -> None:
         ([Order(id=1, placed=datetime(2030, 1, 1, tzinfo=UTC))], [{"id": 1, "placed": "2030-01-01T00:00:00Z"}]),
     ],
 )
-def test_what_json_does_not_know_is_encoded(payload: Any, expected: Any) -> None:
+def test_types_that_json_lacks_are_encoded(payload: Any, expected: Any) -> None:
     assert decoded(payload) == expected
 
 
@@ -87,12 +87,12 @@ JSON_VALUES = st.recursive(
 
 
 @given(st.lists(JSON_VALUES) | st.dictionaries(st.text(), JSON_VALUES))
-def test_json_comes_out_as_it_went_in(payload: Any) -> None:
+def test_json_values_are_decoded_unchanged(payload: Any) -> None:
     assert decoded(payload) == payload
 
 
 @pytest.mark.parametrize("payload", [{"x": math.nan}, {"x": math.inf}, ["\ud800"], "\ud800"])
-def test_what_is_not_json_is_refused(payload: Any) -> None:
+def test_values_that_json_cannot_hold_are_refused(payload: Any) -> None:
     with pytest.raises(ValueError, match=r"."):
         encode_payload(payload)
 

@@ -35,7 +35,7 @@ def test_an_empty_routing_key_and_exchange_are_kept() -> None:
 
 
 @pytest.mark.parametrize("aggregate", [("order", 42), "order:42"])
-def test_an_aggregate_is_the_default_order_and_travels_in_the_headers(aggregate: Any) -> None:
+def test_the_aggregate_is_the_default_ordering_key_and_is_in_the_headers(aggregate: Any) -> None:
     made = row(aggregate=aggregate, headers={"tenant": "a"})
     assert (made["aggregate_type"], made["aggregate_id"], made["ordering_key"]) == ("order", "42", "order:42")
     assert json.loads(made["headers"]) == {"aggregate_type": "order", "aggregate_id": "42", "tenant": "a"}
@@ -45,11 +45,11 @@ def test_none_as_ordering_key_means_no_order() -> None:
     assert row(aggregate=("order", 42), ordering_key=None)["ordering_key"] is None
 
 
-def test_an_ordering_key_of_its_own_wins_over_the_aggregate() -> None:
+def test_a_given_ordering_key_replaces_the_aggregate() -> None:
     assert row(aggregate=("order", 42), ordering_key="customer:7")["ordering_key"] == "customer:7"
 
 
-def test_a_delayed_message_drops_the_default_order() -> None:
+def test_a_delayed_message_has_no_default_ordering_key() -> None:
     made = row(aggregate=("order", 42), deliver_after=60)
     assert made["ordering_key"] is None
     assert is_delayed(made)
@@ -61,24 +61,24 @@ def test_a_delayed_message_cannot_be_ordered() -> None:
 
 
 @pytest.mark.parametrize("when", [90, 90.0, timedelta(minutes=1.5)])
-def test_a_duration_is_left_to_the_clock_of_the_database(when: Any) -> None:
+def test_a_duration_is_added_to_the_databases_clock(when: Any) -> None:
     made = row(deliver_after=when, expires=when)
     assert (made["deliver_at"], made["deliver_in_seconds"]) == (None, "90.0")
     assert (made["expires_at"], made["expires_in_seconds"]) == (None, "90.0")
 
 
-def test_an_instant_is_written_in_utc() -> None:
+def test_a_datetime_is_written_in_utc() -> None:
     made = row(expires=datetime(2030, 1, 1, 2, tzinfo=timezone(timedelta(hours=2))))
     assert made["expires_at"] == datetime(2030, 1, 1, tzinfo=UTC).isoformat()
 
 
-def test_a_given_event_id_is_kept_and_one_is_made_up_otherwise() -> None:
+def test_a_given_event_id_is_kept_and_the_default_is_random() -> None:
     given = UUID("0190a0a0-0000-7000-8000-000000000001")
     assert row(event_id=given)["event_id"] == row(event_id=str(given).upper())["event_id"] == str(given)
     assert UUID(row()["event_id"]).version == 4
 
 
-def test_of_many_event_ids_those_that_are_given_are_kept_and_the_others_are_random_ones_as_uuid4_makes_them() -> None:
+def test_of_many_event_ids_the_missing_ones_are_random_uuids_of_version_4() -> None:
     given = UUID("0f3a7f6e-54a1-4c73-8a6b-3f8f2d1f6d11")
     made = parse_event_ids([None, given, str(given), *[None] * 2000])
     assert made[1] == made[2] == given
@@ -115,7 +115,9 @@ def test_of_many_event_ids_those_that_are_given_are_kept_and_the_others_are_rand
         ({"payload": object()}, TypeError),
     ],
 )
-def test_what_the_database_or_the_broker_would_refuse_is_refused_first(fields: Any, error: type[Exception]) -> None:
+def test_values_that_the_database_or_the_broker_would_refuse_raise_an_error(
+    fields: Any, error: type[Exception]
+) -> None:
     with pytest.raises(error):
         row(**fields)
 

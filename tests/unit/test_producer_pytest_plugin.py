@@ -46,7 +46,7 @@ def test_events_are_recorded_without_a_database(outbox: OutboxRecorder, assert_e
     assert [message.event_type for message in outbox.events] == ["order.placed", "order.paid"]
 
 
-def test_an_assertion_that_fails_shows_what_is_there(outbox: OutboxRecorder, assert_event_published: Check) -> None:  # noqa: F811
+def test_a_failed_assertion_shows_the_recorded_messages(outbox: OutboxRecorder, assert_event_published: Check) -> None:  # noqa: F811
     Outbox().publish(NO_HANDLE, "order.placed", {"order": 1})
     with pytest.raises(pytest.fail.Exception, match=r"no event order.placed with .*'order': 2.* was enqueued"):
         assert_event_published("order.placed", payload={"order": 2})
@@ -82,7 +82,7 @@ def test_tasks_are_recorded_in_any_serializer(task: Any, outbox: OutboxRecorder,
         assert_task_sent("shop.other")
 
 
-def test_what_would_be_on_the_wire_can_be_drained(task: Any, drain_outbox: Check, outbox: OutboxRecorder) -> None:  # noqa: F811
+def test_recorded_messages_can_be_drained(task: Any, drain_outbox: Check, outbox: OutboxRecorder) -> None:  # noqa: F811
     receipt = Outbox("shop").publish(NO_HANDLE, "order.placed", {"order": 42})
     result = task.delay(1)
     event, sent = drain_outbox()

@@ -20,7 +20,7 @@ def test_a_schemas_percent_sign_survives_the_translation() -> None:
     assert '"100%".outbox' in statement.numeric
 
 
-def test_a_wrong_handle_is_told_what_is_accepted() -> None:
+def test_the_error_for_a_wrong_handle_lists_the_accepted_ones() -> None:
     with pytest.raises(
         TypeError, match=r"builtins\.object is not a handle; accepted are: a psycopg Connection.*asyncpg"
     ):

@@ -86,7 +86,7 @@ def checked_by_mypy(
         asyncpg.Connection,
     ],
 )
-def test_the_shape_that_type_checkers_go_by_is_what_the_adapter_does(kind: Any) -> None:
+def test_the_protocol_of_a_handle_agrees_with_its_adapter(kind: Any) -> None:
     adapter = _adapter_for_class(kind)
     assert adapter is not None
     assert inspect.iscoroutinefunction(kind.execute) == adapter.is_async

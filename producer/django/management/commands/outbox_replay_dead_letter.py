@@ -7,7 +7,7 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from outrider.operations.dead_letters import count, replay
-from outrider.producer.django.command_options import add_common_arguments, command_errors, ident, selection
+from outrider.producer.django.command_options import add_common_arguments, command_errors, message_id, selection
 from outrider.producer.django.store import DjangoStore
 from outrider.storage.decision import DEAD_LETTER_REASONS
 
@@ -19,7 +19,7 @@ class Command(BaseCommand):
     )
 
     def add_arguments(self, parser: CommandParser) -> None:
-        parser.add_argument("idents", metavar="ID", nargs="*", type=ident, help="a row's id, or an event_id")
+        parser.add_argument("idents", metavar="ID", nargs="*", type=message_id, help="a row's id, or an event_id")
         parser.add_argument("--reason", choices=DEAD_LETTER_REASONS, help="why they died")
         parser.add_argument("--all", action="store_true", help="all of them; needed where nothing else is selected")
         parser.add_argument("--rate", type=float, metavar="N", help="at most N messages a second")

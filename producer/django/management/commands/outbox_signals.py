@@ -13,8 +13,9 @@ from outrider.runtime.shutdown import Shutdown
 
 class Command(BaseCommand):
     help = (
-        "Send the signals outbox_message_sent, outbox_message_failed and outbox_message_dead_lettered, for services that "
-        "run outside Django. One process sends them; others stand by, also outbox_relay and outbox_retry_scheduler."
+        "Send the signals outbox_message_sent, outbox_message_failed and outbox_message_dead_lettered, for services "
+        "that run outside Django. One process sends them; others stand by, also outbox_relay and "
+        "outbox_retry_scheduler."
     )
 
     def add_arguments(self, parser: ArgumentParser) -> None:
