@@ -2,8 +2,8 @@
 enqueue_vs_django_celery_outbox: microseconds of a captured `delay()` in a Django transaction, INSERT included.
 
 Both run the same shop in processes of their own, in turn, with the same versions of Django, Celery and psycopg. Whole
-transactions of a hundred calls are timed, so that nothing a call puts off until the commit is left out. What a
-transaction with a single call takes is among the raw figures.
+transactions of a hundred calls are timed, so that work deferred to the commit is included. Each call waits for its
+INSERT. The time of a transaction with a single call is among the raw figures.
 """
 
 from __future__ import annotations

@@ -87,12 +87,7 @@ class Event:
         if self.headers:
             headers.update(self.headers)
             check_headers(self.headers)
-        deliver_at = deliver_in_seconds = expires_at = expires_in_seconds = None
-        if self.deliver_after is not None:
-            deliver_at, deliver_in_seconds = split_moment("deliver_after", self.deliver_after)
-        if self.expires is not None:
-            expires_at, expires_in_seconds = split_moment("expires", self.expires)
-        return make_row(
+        row = make_row(
             event_id=text_id,
             event_type=check_text("event_type", self.event_type, 1, 255),
             aggregate_type=aggregate_type,
@@ -107,12 +102,14 @@ class Event:
             content_encoding=content_encoding,
             headers=encode_headers(headers) if headers else "{}",
             context=None if context is None else context.log_context(),
-            dedup_key=None if self.dedup_key is None else check_text("dedup_key", self.dedup_key, 1, 1000),
-            expires_at=expires_at,
-            expires_in_seconds=expires_in_seconds,
-            deliver_at=deliver_at,
-            deliver_in_seconds=deliver_in_seconds,
         )
+        if self.dedup_key is not None:
+            row["dedup_key"] = check_text("dedup_key", self.dedup_key, 1, 1000)
+        if self.deliver_after is not None:
+            row["deliver_at"], row["deliver_in_seconds"] = split_moment("deliver_after", self.deliver_after)
+        if self.expires is not None:
+            row["expires_at"], row["expires_in_seconds"] = split_moment("expires", self.expires)
+        return row
 
     def _effective_ordering_key(self, aggregate_type: str | None, aggregate_id: str | None) -> str | None:
         if self.ordering_key is AGGREGATE:

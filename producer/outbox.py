@@ -36,7 +36,7 @@ from outrider.producer.event import (
 )
 from outrider.producer.handles import adapter_for
 from outrider.producer.handles.protocols import AsyncHandle, SyncHandle
-from outrider.producer.row import Row, can_be_copied, is_delayed, query_for, to_columns
+from outrider.producer.row import Row, can_be_copied, is_delayed, query_for, to_columns, uuid_bytes
 from outrider.producer.statement import Statement
 from outrider.storage.sql_files import Queries
 
@@ -198,7 +198,7 @@ class Outbox:
         """Write many rows, as write_row does; by COPY, where the handle and the rows allow it."""
         adapter = adapter_for(handle)
         if rows and all(map(can_be_copied, rows)) and (copy := adapter.copier(handle)) is not None:
-            values = ((UUID(row["event_id"]).bytes, *self._copied_values(row)) for row in rows)
+            values = ((uuid_bytes(row["event_id"]), *self._copied_values(row)) for row in rows)
             return copy(self._statements["enqueue_copy"], values, self.guard)
         batches = {
             "enqueue_many": [row for row in rows if not is_delayed(row)],

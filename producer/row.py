@@ -73,6 +73,11 @@ def can_be_copied(row: Row) -> bool:
     return bool(_NOT_COPIED(row) == _ALL_NONE)
 
 
+def uuid_bytes(event_id: str) -> bytes:
+    """The binary form of a UUID."""
+    return bytes.fromhex(event_id.replace("-", ""))
+
+
 def query_for(row: Row) -> str:
     """The cheapest query that writes this row."""
     if is_delayed(row):

@@ -2,10 +2,9 @@
 python -m bench.shop.enqueue ours|theirs CALLS: microseconds of a `delay()` inside a transaction, as JSON: `together`, a
 value for each transaction of a hundred calls, their mean; and `alone`, a value for each transaction of a single call.
 
-What is timed is all that the calls cause: building the messages, the INSERTs, and what they leave to be done once the
-transaction is committed. The commit itself is in it, shared by a hundred calls; a single one has a whole transaction to
-itself, with a statement of the application before it, and that is in it too. The first call of all carries a task id
-that the other benchmarks know, so that its row can be multiplied.
+The time includes everything: building the messages, the INSERTs, the commit, and work that is deferred to the commit.
+`together` shares the commit among a hundred calls. `alone` includes a whole transaction with a SELECT before the call.
+The first call has a task id that the other benchmarks know, so that they can multiply its row.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 """
-What both applications have in common: the configuration, the task and its arguments.
+The configuration, the task and its arguments, for both applications.
 """
 
 from __future__ import annotations
@@ -21,6 +21,6 @@ def configure(app: Any) -> Any:
 
     @app.task(name="shop.send_invoice")  # type: ignore[untyped-decorator]
     def send_invoice(**arguments: str) -> None:
-        """Nobody runs it: only its message is of interest."""
+        """Never runs: only its message is measured."""
 
     return send_invoice

@@ -71,7 +71,7 @@ class Capturing:
     is_worker = False
     conf: Any
     current_worker_task: Any
-    _thread: local
+    _outbox_local: local
 
     def producer_or_acquire(self, producer: Any = None) -> Any:
         if producer is None and not _sends_direct.get():
@@ -99,21 +99,21 @@ class Capturing:
     @property
     def backend(self) -> Any:
         # Backends that are not thread-safe are made once per thread.
-        if self.is_worker or hasattr(self._thread, "has_backend"):
+        if self.is_worker or hasattr(self._outbox_local, "has_backend"):
             made = super().backend  # type: ignore[misc]
         else:
             with create_no_tables(self.conf):
                 made = super().backend  # type: ignore[misc]
-            self._thread.has_backend = True
+            self._outbox_local.has_backend = True
         return defer_subscriptions(made)
 
 
 class OutboxCelery(Capturing, Celery):  # type: ignore[misc]  # celery is untyped
-    """A drop-in for `celery.Celery`; `outbox` tells how to find the current transaction."""
+    """A drop-in for `celery.Celery`; `outbox` finds the current transaction."""
 
     def __init__(self, *args: Any, outbox: TaskOutbox, **kwargs: Any) -> None:
         self.outbox = outbox
-        self._thread = local()
+        self._outbox_local = local()
         super().__init__(*args, **kwargs)
         _note_when_worker_starts(self)
 
@@ -127,7 +127,7 @@ def capture_tasks(app: Any, outbox: TaskOutbox) -> None:
         raise ValueError(f"{app!r} captures its tasks already")
     _mix_in(Capturing, app)
     app.outbox = outbox
-    app._thread = local()
+    app._outbox_local = local()
     _note_when_worker_starts(app)
     if app.finalized:
         _prepare_registry(app)

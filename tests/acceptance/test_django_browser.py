@@ -17,8 +17,8 @@ from selenium.webdriver import Chrome
 from selenium.webdriver.common.by import By
 from selenium.webdriver.support.select import Select
 
+from outrider import Event, Outbox
 from outrider.embedded.process import free_port
-from outrider.producer import Event, Outbox
 from outrider.storage.decision import Burial, Retry
 from outrider.storage.store import Store
 from tests.fixtures.database import Database
@@ -34,7 +34,7 @@ REFUSED = "NoRoute: no queue is bound to '{}' in exchange 'shop'"
 
 @pytest.fixture
 def address(browser: Chrome, database: Database, run_service: RunService) -> Iterator[str]:
-    """The site, with an operator, and an outbox that has known better days."""
+    """The site with an operator, and an outbox with failed messages."""
     from django.contrib.auth.models import User
     from django.core.management import call_command
 
@@ -137,8 +137,8 @@ def test_an_operator_finds_a_failure_and_repairs_it(browser: Chrome, address: st
     see("outrider/deadletter/15/change/")
     wait_for(lambda: "•••" in text(), deadline_seconds=60)
     assert "4111" not in browser.page_source
-    trouble = [entry for entry in browser.get_log("browser") if entry["level"] == "SEVERE"]  # type: ignore[no-untyped-call]
-    assert [entry for entry in trouble if "favicon" not in entry["message"]] == []
+    errors = [entry for entry in browser.get_log("browser") if entry["level"] == "SEVERE"]  # type: ignore[no-untyped-call]
+    assert [entry for entry in errors if "favicon" not in entry["message"]] == []
 
 
 def picture(browser: Chrome, name: str) -> None:

@@ -30,12 +30,12 @@ def test_both_services_run_inside_django_fire_its_signals_and_drain_on_sigterm(
     [dead] = stage.insert("no queue of this name", event_type="order.lost")
     assert [message.message_id for message in rabbit.get_all(queue, 1, deadline_seconds=60)] == [delivered]
 
-    def heard(line: str) -> bool:
-        # Whichever of the two took the watch first tells.
+    def is_printed(line: str) -> bool:
+        # The service that got the lock first sends the signals.
         return line in relay.output() + scheduler.output()
 
-    wait_for(lambda: heard("heard that order.placed was sent"), deadline_seconds=60)
-    wait_for(lambda: heard("heard that ['order.lost'] died"), deadline_seconds=60)
+    wait_for(lambda: is_printed("signal: order.placed was sent"), deadline_seconds=60)
+    wait_for(lambda: is_printed("signal: ['order.lost'] died"), deadline_seconds=60)
     assert [row["event_id"] for row in stage.rows("outbox_dead_letter")] == [dead]
     assert stage.connection.execute("SELECT name FROM outbox_worker WHERE kind = 'relay'").fetchall() == [
         ("relay-in-django",)

@@ -28,7 +28,7 @@ from tests.fixtures.waiting import wait_for
 
 START_SECONDS = 60
 RESULT_SECONDS = 60
-POLL_SECONDS = 0.05  # of a backend that has to be asked
+POLL_SECONDS = 0.05  # for backends that are polled
 pytestmark = pytest.mark.timeout(300)
 
 
@@ -42,7 +42,7 @@ Start = Callable[..., Running]
 
 @pytest.fixture
 def start(stage: Stage) -> Iterator[Start]:
-    """Start a worker of a kind; gives the application that captures, with the same addresses."""
+    """Start a worker of a kind; yields the capturing application with the same addresses."""
     apps: list[Any] = []
 
     def run(broker: Broker, results: str, kind: str, *, quorum: bool = False) -> Running:
@@ -60,7 +60,7 @@ def start(stage: Stage) -> Iterator[Start]:
         return Running(apps[-1], worker)
 
     yield run
-    gc.collect()  # results that die unsubscribe: while the server is still there
+    gc.collect()  # results unsubscribe when they are collected, which needs the server
     for app in apps:
         if hasattr(app.backend, "result_consumer"):
             app.backend.result_consumer.stop()
@@ -134,7 +134,7 @@ def test_native_delayed_delivery_and_results_over_the_broker_work(
     rabbit_vhost: Broker, start: Start, stage: Stage
 ) -> None:
     app, worker = start(rabbit_vhost, "rpc://", "stock", quorum=True)
-    worker.wait_for_line("ready.", deadline_seconds=START_SECONDS)  # it makes the delay exchanges
+    worker.wait_for_line("ready.", deadline_seconds=START_SECONDS)  # it declares the delay exchanges
     add, journey = app.tasks["shop.add"], app.tasks["shop.journey"]
     with stage.database.connect(autocommit=False) as connection, outbox.session(connection):
         late = journey.apply_async(countdown=1)

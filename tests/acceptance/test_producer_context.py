@@ -6,7 +6,7 @@ import pytest
 import structlog
 from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags, use_span
 
-from outrider.producer import Context, Outbox, tracking
+from outrider import Context, Outbox, tracking
 from tests.fixtures.broker import Broker
 from tests.fixtures.stage import Stage
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from outrider.producer import Outbox
+from outrider import Outbox
 from outrider.storage.decision import Burial
 from outrider.storage.store import Store
 from tests.fixtures.database import Database
@@ -20,11 +20,11 @@ def test_the_command_sends_signals_until_it_is_stopped_and_then_a_standby_does(
     second = site.start(run_service, *arguments)
     second.wait_for_line("standing by", deadline_seconds=60)
     bury(database, "order.placed")
-    first.wait_for_line("heard that ['order.placed'] died")
+    first.wait_for_line("signal: ['order.placed'] died")
     assert first.stop() == 0
     second.wait_for_line("watching default")
     bury(database, "order.paid")
-    second.wait_for_line("heard that ['order.paid'] died")
+    second.wait_for_line("signal: ['order.paid'] died")
     assert second.stop() == 0
     assert "order.placed" not in second.output()
     assert "order.paid" not in first.output()

@@ -197,7 +197,7 @@ def test_a_missing_database_and_retry_without_throw_are_refused() -> None:
     task = Celery("once", set_as_current=False).task(name="work", base=OnceTask, shared=False)(work)
     with pytest.raises(ValueError, match="work needs inbox_database: a Django alias or a SQLAlchemy sessionmaker"):
         task()
-    with pytest.raises(ValueError, match=r"work: retry\(throw=False\) would commit the attempt"):
+    with pytest.raises(ValueError, match=r"work: retry\(throw=False\) would commit the failed attempt"):
         task.retry(throw=False)
     with pytest.raises(RuntimeError, match="work is not running: there is no transaction"):
         _ = task.inbox_handle

@@ -1,4 +1,4 @@
-"""When tasks are captured, when they go direct, and that enqueuing them talks to PostgreSQL alone."""
+"""Which tasks are captured and which go to the broker directly; enqueuing a task connects to PostgreSQL only."""
 
 from __future__ import annotations
 

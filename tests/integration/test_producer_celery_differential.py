@@ -3,7 +3,7 @@ What comes out of the outbox is what Celery would have sent: the same body, head
 and declarations, for every call in every configuration. The delivery adds message_id, type and timestamp.
 
 One application publishes to a transport that writes down what py-amqp would send. The other captures into PostgreSQL,
-from where the rows are read back and put through the services' own code (outbox.delivery).
+from where the rows are read and published with the services' code (outrider.delivery).
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ class Stamps(StampingVisitor):  # type: ignore[misc]
 
 
 def calls(app: Any) -> dict[str, Callable[[], Any]]:
-    """What applications do with tasks; `add` and `fail` are registered, the others are not."""
+    """Calls as applications make them. Only `add` and `note` are registered tasks."""
     add, note = app.tasks["tests.add"], app.tasks["tests.note"]
     topic = Exchange("events", type="topic")
 
@@ -196,7 +196,7 @@ def same_every_time(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
     monkeypatch.setattr(Celery, "oid", "11111111-1111-1111-1111-111111111111")
     monkeypatch.setattr("celery.app.base.LamportClock.forward", lambda self: 7, raising=False)
 
-    own_ids = count(1)  # rows of events have ids that Celery knows nothing of: they must not shift its own
+    own_ids = count(1)  # rows of Celery's events get ids too, which must not shift the ids of tasks
     monkeypatch.setattr("outrider.producer.event.uuid4", lambda: UUID(int=next(own_ids)))
 
     def restart() -> None:
@@ -276,7 +276,7 @@ def first_difference(expected: Any, found: Any, path: str = "") -> str:
 
 
 def outcome(call: Callable[[], Any]) -> str:
-    """The result, or the error: what a serializer cannot do, it cannot do either way."""
+    """The result of the call, or its error: a serializer can refuse the arguments."""
     try:
         return str(call())
     except Exception as error:
@@ -284,7 +284,7 @@ def outcome(call: Callable[[], Any]) -> str:
 
 
 def replay(connection: Any) -> Iterator[tuple[Any, ...]]:
-    """Read the rows back, send them through the delivery's own code to the recording transport, take what came."""
+    """Read the rows, publish them with the services' code to the recording transport, return what it recorded."""
     columns = Queries("public")["message_columns"]
     rows = connection.execute(f"SELECT {columns} FROM outbox AS o ORDER BY o.id").fetchall()
     connection.execute("DELETE FROM outbox")
@@ -303,7 +303,7 @@ def replay(connection: Any) -> Iterator[tuple[Any, ...]]:
 
 
 def once_each(entries: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
-    """A declaration that was made before costs nothing: kombu remembers it per connection, the delivery likewise."""
+    """Without repeated declarations: kombu and the services declare an entity once per connection."""
     seen: list[tuple[Any, ...]] = []
     for entry in entries:
         if entry[0] == "publish" or entry not in seen:

@@ -1,4 +1,4 @@
-"""publish_many on psycopg 3: by COPY where that can be, and nobody can tell the rows apart."""
+"""publish_many on psycopg 3 uses COPY where possible; the rows are the same."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from outrider.producer import Event, Outbox
+from outrider import Event, Outbox
 from outrider.storage.sql_files import Queries
 from tests.fixtures.database import Database
 

@@ -1,4 +1,4 @@
-"""The Django app: migrations that lead where schema.sql says, models, checks, the signal and the admin."""
+"""The Django app: migrations, models, checks and the signal of a publish."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from uuid import UUID
 
 import pytest
 
-from outrider.producer import Event, EventStreams, Outbox, OutsideTransactionWarning
+from outrider import Event, EventStreams, Outbox, OutsideTransactionWarning
 from outrider.storage.sql_files import migrations, script
 from tests.fixtures.database import Database, create_database, drop_database
 from tests.fixtures.django import configure_django, django_connection
@@ -115,13 +115,13 @@ def test_another_database_can_be_named(database: Database, empty: Database) -> N
 def test_a_signal_is_sent_for_a_publish_and_an_exception_of_a_receiver_has_no_effect(
     in_django: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    heard: list[dict[str, Any]] = []
+    received: list[dict[str, Any]] = []
 
     def listen(**kwargs: Any) -> None:
-        heard.append(kwargs)
+        received.append(kwargs)
 
     def fail(**kwargs: Any) -> None:
-        raise RuntimeError("a receiver's own trouble")
+        raise RuntimeError("an error in a receiver")
 
     outbox_message_created.connect(fail)
     outbox_message_created.connect(listen)
@@ -132,14 +132,14 @@ def test_a_signal_is_sent_for_a_publish_and_an_exception_of_a_receiver_has_no_ef
     finally:
         outbox_message_created.disconnect(fail)
         outbox_message_created.disconnect(listen)
-    first = {name: heard[0][name] for name in ("event_id", "event_type", "new", "using")}
+    first = {name: received[0][name] for name in ("event_id", "event_type", "new", "using")}
     assert first == {
         "event_id": receipt.event_id,
         "event_type": "order.placed",
         "new": True,
         "using": "default",
     }
-    assert heard[1]["new"] is False
+    assert received[1]["new"] is False
     assert OutboxMessage.objects.count() == 1
     assert "raised RuntimeError" in caplog.text
     assert "secret" not in caplog.text

@@ -1,4 +1,4 @@
-"""The admin through Django's test client: what each user sees, may do, and what a page costs."""
+"""The admin through Django's test client: pages, permissions, actions and the number of rows read."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from urllib.parse import quote
 
 import pytest
 
-from outrider.producer import Event, EventStreams, Outbox
+from outrider import Event, EventStreams, Outbox
 from outrider.storage.decision import Burial, DeadLetterReason, Retry
 from tests.fixtures.database import Database, create_database, drop_database
 from tests.fixtures.django import configure_django, django_connection
@@ -32,7 +32,7 @@ DEAD = "/admin/outrider/deadletter/"
 
 @pytest.fixture(scope="module")
 def migrated(template_database: Database) -> Iterator[Database]:
-    """One database for all: the tables of auth and the admin take longer than any test here."""
+    """One database for all tests: creating the tables of auth and the admin takes longer than any of them."""
     database = create_database(template_database.server_url, template=template_database.name)
     with django_connection(database.dsn):
         call_command("migrate", verbosity=0)

@@ -1,4 +1,4 @@
-"""Management commands that look after dead letters, and the task that does it by Celery."""
+"""Management commands for dead letters and statistics, and the Celery task that purges."""
 
 from __future__ import annotations
 
@@ -104,9 +104,9 @@ def test_stats_count_messages_by_state_and_type(store: DjangoStore) -> None:
         for each in ("order.placed", "order.placed", "order.paid"):
             publish(each, {})
     store.fail([Retry(OutboxMessage.objects.latest("id").id, "refused", 0.0)])
-    told = json.loads(run("outbox_stats", "--json"))
-    assert (told["pending"], told["retrying"], told["dead"]) == (3, 1, 1)
-    assert [(each["event_type"], each["pending"], each["retrying"]) for each in told["types"]] == [
+    stats = json.loads(run("outbox_stats", "--json"))
+    assert (stats["pending"], stats["retrying"], stats["dead"]) == (3, 1, 1)
+    assert [(each["event_type"], each["pending"], each["retrying"]) for each in stats["types"]] == [
         ("order.placed", 2, 0),
         ("order.paid", 1, 1),
     ]

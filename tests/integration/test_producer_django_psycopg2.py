@@ -1,4 +1,4 @@
-"""Django on psycopg2: the same tests once more, and a site on which nothing is installed but that driver."""
+"""Django on psycopg2: the tests of the Django app, and a site without psycopg 3 and the services' libraries."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ AGAIN = {
         "test_a_database_without_tables_publication_or_slot_is_found",
     ),
     "test_producer_django_watch.py": (
-        "test_delivered_failed_and_buried_messages_are_told_once",
-        "test_rows_are_told_late_so_that_none_is_overtaken",
+        "test_a_signal_is_sent_once_for_each_delivered_failed_and_buried_message",
+        "test_signals_are_sent_after_the_lag",
     ),
     "test_producer_django_admin.py": (
         "test_the_outbox_is_shown_with_its_summary_and_retried_with_attempts_reset",

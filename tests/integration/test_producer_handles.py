@@ -1,4 +1,4 @@
-"""Every handle, the same promises: what is committed is there, what is rolled back is not, savepoints included."""
+"""Every handle: messages are committed and rolled back with the transaction and its savepoints."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from uuid import UUID
 
 import pytest
 
-from outrider.producer import Event, Outbox, OutsideTransactionError, OutsideTransactionWarning
+from outrider import Event, Outbox, OutsideTransactionError, OutsideTransactionWarning
 from tests.fixtures.database import Database
 from tests.fixtures.handles import STACKS, Rollback, Stack, every_stack, settled
 
@@ -128,8 +128,8 @@ def test_at_most_one_message_per_dedup_key_is_pending(stack: Stack, database: Da
             many = [Event(event_type="three", payload={}, dedup_key=key) for key in ("k", "l", "l")]
             return [first.new, second.new, (await settled(outbox.publish_many(handle, many))).written]
 
-    told = [None, None, None] if stack is STACKS["psycopg pipeline"] else [True, False, 1]
-    assert asyncio.run(scenario()) == told
+    expected = [None, None, None] if stack is STACKS["psycopg pipeline"] else [True, False, 1]
+    assert asyncio.run(scenario()) == expected
     assert rows(database) == ["one", "three"]
 
 

@@ -7,11 +7,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from outrider.producer import Outbox
+from outrider import Outbox
 from tests.fixtures.database import Database
 
 APPLICATION_TEST = """
-from outrider.producer import Outbox
+from outrider import Outbox
 
 def test_recorded(outbox, assert_event_published, assert_task_sent, drain_outbox):
     Outbox().publish(None, "order.placed", {"order": 1})

@@ -1,4 +1,4 @@
-"""SQLAlchemy's metadata and Alembic's operation say what sql/ says."""
+"""SQLAlchemy's metadata and Alembic's operations agree with sql/."""
 
 from __future__ import annotations
 
@@ -139,7 +139,7 @@ def test_autogenerate_proposes_no_table_and_no_column(database: Database) -> Non
     outbox_tables(metadata)
     with create_engine(url_for(database.dsn, "psycopg"), poolclass=NullPool).connect() as connection:
         differences = compare_metadata(MigrationContext.configure(connection), metadata)
-    # Indexes are only in sql/: partial ones and their reasons have no place in metadata.
+    # Indexes are only in sql/.
     assert [each for each in differences if each[0] != "remove_index"] == []
 
 

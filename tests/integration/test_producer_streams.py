@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
+from outrider import Context, Event, EventStreams, Outbox, OutsideTransactionError
 from outrider.errors import ConcurrencyError
-from outrider.producer import Context, Event, EventStreams, Outbox, OutsideTransactionError
 from outrider.storage.sql_files import script
 from tests.fixtures.database import Database
 from tests.fixtures.handles import STACKS, Rollback, Stack, every_stack, settled

@@ -1,4 +1,4 @@
-"""The quick description of a task's arguments is Celery's own, letter by letter, or none at all."""
+"""The fast description of a task's arguments equals Celery's, or is None."""
 
 from __future__ import annotations
 

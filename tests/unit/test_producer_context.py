@@ -1,4 +1,4 @@
-"""What travels with a message, from the libraries that the application uses."""
+"""Headers and log context from the tracing and logging libraries that the application uses."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from opentelemetry import baggage
 from opentelemetry import context as otel_context
 from opentelemetry.sdk.trace import TracerProvider
 
-from outrider.producer import Context, Event, get_tracking_ids, tracking
+from outrider import Context, Event, get_tracking_ids, tracking
 
 ONLY_TRACKING = Context(sentry=False, opentelemetry=False)
 ONLY_SENTRY = Context(opentelemetry=False, tracking=False)

@@ -1,4 +1,4 @@
-"""Payloads become bytes that consumers can read; what cannot be encoded says so without repeating the value."""
+"""Encoding of payloads, and errors that do not contain the payload."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An event becomes a row, or an error before anything is written."""
+"""The row of an event, and the errors for wrong values."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from uuid import RFC_4122, UUID
 
 import pytest
 
-from outrider.producer import Event
+from outrider import Event
 from outrider.producer.event import parse_event_ids, split_aggregate
 from outrider.producer.row import is_delayed, to_columns
 

@@ -10,7 +10,7 @@ import psycopg
 import pytest
 from celery import group
 
-from outrider.producer import Event, Outbox
+from outrider import Event, Outbox
 from outrider.producer.celery import OutboxCelery, TaskOutbox
 from outrider.producer.pytest_plugin import (  # noqa: F401
     OutboxRecorder,

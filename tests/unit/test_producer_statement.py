@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from outrider.producer import Outbox
+from outrider import Outbox
 from outrider.producer.statement import Statement
 
 

@@ -17,7 +17,7 @@ import sqlalchemy
 from sqlalchemy import orm
 from sqlalchemy.ext import asyncio as sqlalchemy_asyncio
 
-from outrider.producer import BatchReceipt, EventStreams, Outbox, Receipt, StoredEvent
+from outrider import BatchReceipt, EventStreams, Outbox, Receipt, StoredEvent
 from outrider.producer.handles import _adapter_for_class
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""The outbox's first migration: sql/migrations/0001_initial.sql, and what Django knows of its tables."""
+"""Runs sql/migrations/0001_initial.sql, and creates the state of the unmanaged models."""
 
 from typing import ClassVar
 
