@@ -23,9 +23,12 @@ import psycopg
 from psycopg import sql
 
 from outrider.demo.servers import service_environment
-from outrider.embedded import Postgres, RabbitMQ
+from outrider.embedded.postgres import Postgres
 from outrider.embedded.process import ProcessGuard, ServerProcess
-from outrider.operations.setup import Target, apply_step, plan_setup, read_facts
+from outrider.embedded.rabbitmq import RabbitMQ
+from outrider.operations.setup.apply import apply_step
+from outrider.operations.setup.facts import read_facts
+from outrider.operations.setup.plan import Target, plan_setup
 from outrider.storage.connection import connect
 from outrider.storage.sql_files import migrations
 from outrider.storage.store import Store

@@ -31,8 +31,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from outrider.delivery.outcome import Outcome
-from outrider.delivery.publisher import Publisher
+from outrider.delivery.publisher import Outcome, Publisher
 from outrider.errors import BrokerOutage
 from outrider.failures import Failure, classify, outage
 from outrider.runtime.crash_points import crash_point

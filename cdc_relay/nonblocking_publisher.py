@@ -23,8 +23,7 @@ from outrider.cdc_relay.background_publisher import (
     Report,
     Shed,
 )
-from outrider.delivery.outcome import Outcome
-from outrider.delivery.publisher import Publisher
+from outrider.delivery.publisher import Outcome, Publisher
 from outrider.errors import BrokerOutage
 from outrider.failures import Failure
 from outrider.runtime.wakeable_queue import WakeableQueue

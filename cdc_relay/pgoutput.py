@@ -6,8 +6,8 @@ never quotes them, because they are application data.
 
 `decode` returns the message. It leaves an insert undecoded: a `RowReader`, built once per Relation message, reads the
 wanted columns from it in one pass. Columns are found by name, so a table may gain, lose and reorder columns while the
-stream runs. `column_types` lists the Python type of each column type; a null, or a column that the table does not have,
-is None. Times are server times (see storage.server_time).
+stream runs. `column_types` lists the Python type of each column type; a null is None. Times are server times (see
+storage.server_time).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from enum import Enum
 from itertools import groupby
 from typing import Any, Final, NamedTuple
 
-from outrider.cdc_relay.column_types import AS_SENT, Converter, converters
+from outrider.cdc_relay.column_types import Converter, converters
 from outrider.errors import ProtocolError
 
 
@@ -84,37 +84,20 @@ def decode(payload: bytes) -> PgoutputMessage | None:
         raise ProtocolError(f"malformed pgoutput message {tag!r} of {len(payload)} bytes") from None
 
 
-def relation_id_of(insert: bytes) -> int:
-    """The id of the relation that an Insert message belongs to."""
-    try:
-        relation_id: int = _INSERT_RELATION.unpack_from(insert)[0]
-    except struct.error:
-        raise ProtocolError(f"malformed insert of {len(insert)} bytes") from None
-    return relation_id
-
-
 class RowReader:
     """Reads the wanted columns, in the wanted order, from the inserts of one relation."""
 
     __slots__ = ("_head", "_order", "_plan", "relation")
 
-    def __init__(
-        self,
-        relation: Relation,
-        wanted: Sequence[str],
-        *,
-        required: Collection[str] = (),
-        repeating: Collection[str] = (),
-        uuids_as_text: bool = False,
-    ) -> None:
+    def __init__(self, relation: Relation, wanted: Sequence[str], *, repeating: Collection[str] = ()) -> None:
         """
-        Choose the conversions. Raises ProtocolError if the relation lacks a required column.
+        Choose the conversions. Raises ProtocolError if the relation lacks a wanted column.
 
         repeating  columns that mostly hold the same value as in the previous row: adjacent ones are compared with its
                    bytes in one step, and read only if they differ
         """
-        names = {column.name for column in relation.columns}
-        if missing := [name for name in required if name not in names]:
+        found = [column.name for column in relation.columns if column.name in wanted]
+        if missing := [name for name in wanted if name not in found]:
             raise ProtocolError(
                 f"table {relation.namespace}.{relation.name} is published without {', '.join(missing)}: "
                 "migrate the schema, or add the columns to the publication"
@@ -123,16 +106,10 @@ class RowReader:
         self._head = _INSERT.pack(b"I", relation.relation_id, b"N", len(relation.columns))
         self._plan: _Plan = []
         for repeats, columns in groupby(relation.columns, lambda column: column.name in repeating):
-            steps: _Plan = [
-                (None, column.name in wanted, *converters(column.type_oid, uuids_as_text=uuids_as_text))
-                for column in columns
-            ]
-            self._plan += [(_Run(steps), True, *AS_SENT)] if repeats else steps
-        found = [column.name for column in relation.columns if column.name in wanted]
+            steps: _Plan = [(None, column.name in wanted, *converters(column.type_oid)) for column in columns]
+            self._plan += [(_Run(steps), True, bytes, bytes)] if repeats else steps
         # None: the relation has the columns in the wanted order.
-        self._order = (
-            None if found == list(wanted) else [found.index(name) if name in found else None for name in wanted]
-        )
+        self._order = None if found == list(wanted) else [found.index(name) for name in wanted]
 
     def read(self, payload: bytes) -> tuple[Any, ...]:
         """The wanted values of one Insert message."""
@@ -147,7 +124,7 @@ class RowReader:
             raise ProtocolError(f"an insert into {self.relation.name} of {len(payload)} bytes should have {end}")
         if self._order is None:
             return tuple(values)
-        return tuple(None if position is None else values[position] for position in self._order)
+        return tuple(values[position] for position in self._order)
 
     def _read_columns(self, plan: _Plan, payload: bytes, offset: int, values: list[Any]) -> int:
         """Append the wanted values; returns where the next column starts."""
@@ -199,7 +176,6 @@ class _Run:
 _BEGIN: Final = struct.Struct(">xQqI")
 _COMMIT: Final = struct.Struct(">xBQQq")
 _INSERT: Final = struct.Struct(">cIcH")
-_INSERT_RELATION: Final = struct.Struct(">xI")
 _REPLICA_IDENTITY: Final = struct.Struct(">cH")
 _COLUMN_TYPE: Final = struct.Struct(">Ii")
 _LENGTH: Final = struct.Struct(">I").unpack_from

@@ -22,7 +22,7 @@ from typing import NamedTuple
 from outrider.cdc_relay.settlements import Delivered, Failed, HandedOver, Settlement
 from outrider.cdc_relay.window import Window
 from outrider.delivery.key_queues import KeyQueues
-from outrider.delivery.outcome import Outcome
+from outrider.delivery.publisher import Outcome
 from outrider.delivery.retry_policy import RetryPolicy
 from outrider.failures import FailureKind
 from outrider.storage.message import SCHEMA_VERSION, Message

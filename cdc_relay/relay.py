@@ -19,7 +19,7 @@ from outrider.cdc_relay.reporting import RelayReporter
 from outrider.cdc_relay.slot import OBJECT_IN_USE, UNDEFINED_OBJECT, drop_slot_older_than_publication, ensure_slot
 from outrider.cdc_relay.stream import ReplicationStream
 from outrider.errors import DatabaseError, ReplicationError, SetupError
-from outrider.operations.setup import applied_migrations, handover_seconds, publication_problem, server_problem
+from outrider.operations.setup.facts import applied_migrations, handover_seconds, publication_problem, server_problem
 from outrider.runtime.crash_points import crash_point
 from outrider.runtime.reconnect_delay import STEADY_SECONDS, reconnect_delay
 from outrider.runtime.service_connections import open_service_publisher, open_service_store

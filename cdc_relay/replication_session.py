@@ -34,8 +34,7 @@ from outrider.cdc_relay.settler import Settler
 from outrider.cdc_relay.stream import ReplicationStream
 from outrider.cdc_relay.wakeups import Ready, Wakeups
 from outrider.cdc_relay.window import Window
-from outrider.delivery.outcome import Outcome
-from outrider.delivery.publisher import Publisher
+from outrider.delivery.publisher import Outcome, Publisher
 from outrider.delivery.retry_policy import RetryPolicy
 from outrider.errors import BrokerOutage, DatabaseError, ReplicationError
 from outrider.runtime.crash_points import crash_point

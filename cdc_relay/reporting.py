@@ -10,9 +10,9 @@ from collections.abc import Sequence
 
 from outrider.cdc_relay.pipeline import Confirmation, Pipeline
 from outrider.cdc_relay.settlements import Failed, HandedOver, Settlement
-from outrider.delivery.outcome import Outcome
+from outrider.delivery.publisher import Outcome
 from outrider.failures import FailureKind
-from outrider.operations.setup import SlotState
+from outrider.operations.setup.facts import SlotState
 from outrider.storage.decision import Burial
 from outrider.storage.message import Message
 from outrider.telemetry.logs import context_of, get_logger

@@ -7,7 +7,7 @@ log: it stays in the table and falls due for the scheduler.
 
 from __future__ import annotations
 
-from outrider.cdc_relay.pgoutput import Relation, RowReader, relation_id_of
+from outrider.cdc_relay.pgoutput import Relation, RowReader
 from outrider.errors import ProtocolError
 from outrider.storage.message import Message
 from outrider.telemetry.logs import get_logger
@@ -27,20 +27,19 @@ REPEATING = frozenset(
 class RowDecoder:
     def __init__(self, schema: str) -> None:
         self._schema = schema
-        self._readers: dict[int, RowReader | None] = {}
+        # By the relation's id, as an insert has it. None: another table.
+        self._readers: dict[bytes, RowReader | None] = {}
 
     def set_relation(self, relation: Relation) -> None:
         """Use these columns for the next rows of the table. ProtocolError if the outbox lacks a needed column."""
         is_outbox = relation.name == "outbox" and relation.namespace == self._schema
-        fields = Message._fields
-        self._readers[relation.relation_id] = (
-            RowReader(relation, fields, required=fields, repeating=REPEATING, uuids_as_text=True) if is_outbox else None
-        )
+        reader = RowReader(relation, Message._fields, repeating=REPEATING) if is_outbox else None
+        self._readers[relation.relation_id.to_bytes(4)] = reader
 
     def decode(self, insert: bytes) -> Message | None:
         """The message of an Insert; None for another table's row, and for one that cannot be decoded."""
         try:
-            reader = self._readers[relation_id_of(insert)]
+            reader = self._readers[insert[1:5]]
         except KeyError:
             raise ProtocolError("a row of a relation that the server has not described") from None
         if reader is None:

@@ -7,7 +7,8 @@ A new slot does not deliver the rows that are in the table when it is created: t
 from __future__ import annotations
 
 from outrider.errors import DatabaseError
-from outrider.operations.setup import SlotState, create_slot, drop_slot, slot_state
+from outrider.operations.setup.apply import create_slot, drop_slot
+from outrider.operations.setup.facts import SlotState, slot_state
 from outrider.storage.store import Store
 from outrider.telemetry.logs import get_logger
 

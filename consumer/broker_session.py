@@ -30,16 +30,7 @@ from outrider.consumer.delivery import Delivery, read_delivery
 from outrider.consumer.errors import NotStarted, TopologyError
 from outrider.consumer.handler_runner import HandlerRunner
 from outrider.consumer.metrics import ConsumerMetrics
-from outrider.consumer.retry_decision import (
-    DONE,
-    DUPLICATE,
-    Bury,
-    Decision,
-    Done,
-    Retry,
-    decide_after_failure,
-    forwarded_message,
-)
+from outrider.consumer.retry_decision import Bury, Retry, decide_after_failure, forwarded_properties
 from outrider.consumer.topology import DEAD_EXCHANGE, dead_letter_queue, delay_exchange, plan_topology
 from outrider.failures import one_line
 from outrider.telemetry.logs import get_logger
@@ -142,13 +133,13 @@ class BrokerSession:
             if self._stopping:
                 raise NotStarted
             delivery = read_delivery(received, time.time())
-            decision = await self._handle(consumer, delivery)
+            status = await self._handle(consumer, received, delivery)
         except NotStarted:
             self._metrics.processed(consumer.name, "requeued")
             with suppress(Exception):  # if the channel is closed, the broker has requeued it
                 await channel.basic_nack(received.delivery_tag, requeue=True, wait=False)
             return
-        if not isinstance(decision, Done) and not await self._forward(decision, consumer, received, delivery):
+        if status is None:
             return
         try:
             await channel.basic_ack(received.delivery_tag, wait=False)
@@ -156,12 +147,15 @@ class BrokerSession:
             log.warning(
                 "not_acknowledged", **delivery.describe(), error=_describe(error), hint="the broker delivers it again"
             )
-        self._metrics.processed(consumer.name, _status(decision))
+        self._metrics.processed(consumer.name, status)
 
-    async def _handle(self, consumer: AnyConsumer, delivery: Delivery) -> Decision:
-        """Run the handler and decide by its result. Raises NotStarted if the handler did not start."""
+    async def _handle(self, consumer: AnyConsumer, received: DeliveredMessage, delivery: Delivery) -> str | None:
+        """
+        Run the handler; if it fails, forward the message. Returns the status for the metrics, or None if the broker did
+        not confirm the copy. Raises NotStarted if the handler did not start.
+        """
         try:
-            return DONE if await self._runner.run(consumer, delivery) else DUPLICATE
+            return "done" if await self._runner.run(consumer, delivery) else "duplicate"
         except NotStarted:
             raise
         except (Exception, asyncio.CancelledError) as error:
@@ -177,30 +171,30 @@ class BrokerSession:
                 )
                 if decision.reason != "rejected":
                     report_to_sentry(error)
-            return decision
+        return await self._forward(decision, consumer, received, delivery)
 
     async def _forward(
         self, decision: Retry | Bury, consumer: AnyConsumer, received: DeliveredMessage, delivery: Delivery
-    ) -> bool:
-        """Publish a copy to the delay or dead-letter exchange. False if the broker did not confirm it."""
+    ) -> str | None:
+        """Publish a copy to the delay or dead-letter exchange. None if the broker did not confirm it."""
         exchange = delay_exchange(decision.delay) if isinstance(decision, Retry) else DEAD_EXCHANGE
-        message = forwarded_message(decision, received, delivery)
         try:
             assert self._publish_channel is not None
             await self._publish_channel.basic_publish(
-                message.body,
+                received.body,
                 exchange=exchange,
                 routing_key=consumer.queue,
-                properties=message.properties,
+                properties=forwarded_properties(decision, received, delivery),
                 mandatory=True,
             )
         except Exception as error:
             log.error("not_forwarded", **delivery.describe(), exchange=exchange, error=_describe(error))
             self.end(f"the broker did not accept a message for exchange {exchange}: {_describe(error)}")
-            return False
-        if isinstance(decision, Retry):
-            self._metrics.retried(consumer.name, decision.delay.text)
-        return True
+            return None
+        if isinstance(decision, Bury):
+            return decision.reason
+        self._metrics.retried(consumer.name, decision.delay.text)
+        return "retried"
 
     def _on_task_done(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
@@ -222,16 +216,6 @@ class BrokerSession:
 
     def _on_channel_closed(self, _: object, error: BaseException | None) -> None:
         self.end(_describe(error) if error is not None else "a channel is closed")
-
-
-def _status(decision: Decision) -> str:
-    match decision:
-        case Retry():
-            return "retried"
-        case Bury(reason=reason):
-            return reason
-        case Done(duplicate=duplicate):
-            return "duplicate" if duplicate else "done"
 
 
 def _describe(error: BaseException) -> str:

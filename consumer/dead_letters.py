@@ -10,7 +10,7 @@ buried again meanwhile stays.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from datetime import datetime
 from typing import Any, NamedTuple
@@ -19,9 +19,10 @@ from aiormq.abc import AbstractChannel, DeliveredMessage
 from aiormq.exceptions import ChannelClosed, DeliveryError
 
 from outrider.consumer.connect import BrokerHosts
+from outrider.consumer.declare import reply_of
 from outrider.consumer.delivery import ATTEMPT, DIED_AT, ERROR, REASON, ROUTING_KEY
 from outrider.consumer.errors import TopologyError
-from outrider.consumer.retry_decision import replayed_message
+from outrider.consumer.retry_decision import replayed_properties
 from outrider.consumer.topology import dead_letter_queue
 from outrider.failures import one_line
 
@@ -44,14 +45,8 @@ def find_dead_letters(broker: BrokerHosts, queue: str, matches: Matches, at_most
     """The oldest dead letters that match, `at_most` of them."""
 
     async def find() -> list[BrokerDeadLetter]:
-        async with _open_dead_letters(broker, queue) as (_, letters):
-            found: list[BrokerDeadLetter] = []
-            async for letter, _ in letters:
-                if matches(letter):
-                    found.append(letter)
-                    if len(found) == at_most:
-                        break
-            return found
+        async with _open_channel(broker, queue) as channel:
+            return [letter async for letter, _ in _matching(channel, queue, matches, at_most)]
 
     return asyncio.run(find())
 
@@ -60,62 +55,66 @@ def replay_dead_letters(broker: BrokerHosts, queue: str, matches: Matches, at_mo
     """Publish the dead letters that match to their queue again, the oldest first. Returns how many."""
 
     async def replay() -> int:
-        async with _open_dead_letters(broker, queue) as (channel, letters):
-            count = 0
-            async for letter, received in letters:
-                if matches(letter):
-                    await _replay(channel, queue, received)
-                    count += 1
-                    if count == at_most:
-                        break
-            return count
+        count = 0
+        async with _open_channel(broker, queue) as channel:
+            async for _, received in _matching(channel, queue, matches, at_most):
+                await _replay(channel, queue, received)
+                count += 1
+        return count
 
     return asyncio.run(replay())
 
 
 async def _replay(channel: AbstractChannel, queue: str, received: DeliveredMessage) -> None:
-    message = replayed_message(received)
     assert received.delivery_tag is not None
     try:
         # The default exchange routes to this queue alone, regardless of other bindings.
-        await channel.basic_publish(message.body, routing_key=queue, properties=message.properties, mandatory=True)
+        await channel.basic_publish(
+            received.body, routing_key=queue, properties=replayed_properties(received), mandatory=True
+        )
     except DeliveryError:
         raise TopologyError(f"queue {queue} does not exist or accepts no messages: start its worker first") from None
     await channel.basic_ack(received.delivery_tag)
 
 
-Letters = AsyncIterator[tuple[BrokerDeadLetter, DeliveredMessage]]
-
-
 @asynccontextmanager
-async def _open_dead_letters(broker: BrokerHosts, queue: str) -> AsyncIterator[tuple[AbstractChannel, Letters]]:
-    """Yield a channel and the dead letters present now. Messages that are not acknowledged return to their queue."""
+async def _open_channel(broker: BrokerHosts, queue: str) -> AsyncIterator[AbstractChannel]:
+    """A channel for the dead letters of a queue. At the end, messages that are not acknowledged return to the queue."""
     connection = await broker.connect()
     try:
         channel = connection.channel(on_return_raises=True)
         await channel.initialize()
-        underlay = await channel.get_underlay_channel()
-        yield underlay, _get_all(underlay, dead_letter_queue(queue))
+        yield await channel.get_underlay_channel()
     except ChannelClosed as error:
-        text = error.args[-1] if error.args else type(error).__name__
-        raise TopologyError(one_line(f"dead letters of {queue}: {text}")) from error
+        raise TopologyError(one_line(f"dead letters of {queue}: {reply_of(error)}")) from error
     finally:
         await connection.close()
 
 
-async def _get_all(channel: AbstractChannel, name: str) -> Letters:
+async def _matching(
+    channel: AbstractChannel, queue: str, matches: Matches, at_most: int | None
+) -> AsyncIterator[tuple[BrokerDeadLetter, DeliveredMessage]]:
+    """The dead letters present now that match, the oldest first."""
+    name = dead_letter_queue(queue)
     declared = await channel.queue_declare(name, passive=True)
+    found = 0
     for _ in range(declared.message_count or 0):
         received = await channel.basic_get(name)
         if received.delivery_tag is None:  # another client took the rest
             return
-        yield _describe(received), received
+        letter = _describe(received)
+        if matches(letter):
+            yield letter, received
+            found += 1
+            if found == at_most:
+                return
 
 
 def _describe(received: DeliveredMessage) -> BrokerDeadLetter:
     properties = received.header.properties
     headers: dict[str, Any] = properties.headers or {}
-    broker_death = next(_deaths(headers), {})
+    deaths = headers.get("x-death")
+    broker_death = deaths[0] if isinstance(deaths, list) and deaths and isinstance(deaths[0], dict) else {}
     died_at = headers.get(DIED_AT, broker_death.get("time"))
     attempts = headers.get(ATTEMPT, 0)
     return BrokerDeadLetter(
@@ -128,8 +127,3 @@ def _describe(received: DeliveredMessage) -> BrokerDeadLetter:
         died_at=died_at if isinstance(died_at, datetime) else None,
         error=str(headers.get(ERROR, "")),
     )
-
-
-def _deaths(headers: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    deaths = headers.get("x-death")
-    return (death for death in deaths if isinstance(death, dict)) if isinstance(deaths, list) else iter(())

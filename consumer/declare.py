@@ -97,10 +97,10 @@ def explain(error: ChannelClosed, what: str, verb: str) -> str:
         case ChannelLockedResource():
             return f"{what} is exclusive to another connection"
         case ChannelPreconditionFailed():
-            return one_line(f"{what} exists with other arguments: delete it, or set declare=false; {_reply(error)}")
+            return one_line(f"{what} exists with other arguments: delete it, or set declare=false; {reply_of(error)}")
         case _:
-            return one_line(f"cannot {verb} {what}: {_reply(error)}")
+            return one_line(f"cannot {verb} {what}: {reply_of(error)}")
 
 
-def _reply(error: ChannelClosed) -> str:
+def reply_of(error: ChannelClosed) -> str:
     return str(error.args[-1]) if error.args else type(error).__name__

@@ -98,12 +98,9 @@ def check_database(consumers: Sequence[AnyConsumer], database: Any) -> None:
         except TypeError as error:
             raise SettingsError(f"inbox_database: {error}") from None
         if database_is_async is not None and database_is_async is not consumer.is_async:
-            kinds = (
-                ("an async def", "an asynchronous database")
-                if consumer.is_async
-                else ("a plain def", "a synchronous database")
-            )
-            raise SettingsError(f"{consumer.name} is {kinds[0]}: its inbox needs {kinds[1]}")
+            if consumer.is_async:
+                raise SettingsError(f"{consumer.name} is an async def: its inbox needs an asynchronous database")
+            raise SettingsError(f"{consumer.name} is a plain def: its inbox needs a synchronous database")
 
 
 def _refuse_expired(delivery: Delivery) -> None:

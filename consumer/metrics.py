@@ -1,4 +1,8 @@
-"""Metrics of a worker; outrider.telemetry.metrics defines their names. Every method may be called from any thread."""
+"""
+Metrics of a worker, for Prometheus: every name, label, bucket and help text of theirs is in this module.
+
+Every method may be called from any thread.
+"""
 
 from __future__ import annotations
 
@@ -8,36 +12,40 @@ from typing import Final
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from outrider.storage.decision import DEAD_LETTER_REASONS
-from outrider.telemetry.metrics import (
-    CONSUMER_ACTIVE,
-    CONSUMER_DEAD_LETTERS,
-    CONSUMER_HANDLER_SECONDS,
-    CONSUMER_PROCESSED,
-    CONSUMER_RECEIVED,
-    CONSUMER_RETRIES,
-    Spec,
-)
+from outrider.telemetry.metrics import STEP_BUCKETS
 
 STATUSES: Final = ("done", "duplicate", "retried", "requeued", *DEAD_LETTER_REASONS)
+PROCESSED_HELP: Final = (
+    "Messages that a worker is done with, by status: done, duplicate, retried, requeued, or why it is a dead letter."
+)
 
 
 class ConsumerMetrics:
     """Registered with the process's registry. Label values are consumer names and delays: few, and known at start."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
-        def counter(spec: Spec) -> Counter:
-            return Counter(spec.name, spec.help, spec.labels, registry=registry)
-
-        def gauge(spec: Spec) -> Gauge:
-            return Gauge(spec.name, spec.help, spec.labels, registry=registry)
-
-        self._received = counter(CONSUMER_RECEIVED)
-        self._processed = counter(CONSUMER_PROCESSED)
-        self._retries = counter(CONSUMER_RETRIES)
-        self._dead_letters = gauge(CONSUMER_DEAD_LETTERS)
-        self._active = gauge(CONSUMER_ACTIVE)
-        spec = CONSUMER_HANDLER_SECONDS
-        self._seconds = Histogram(spec.name, spec.help, spec.labels, buckets=spec.buckets, registry=registry)
+        self._received = Counter(
+            "outbox_consumer_received_total", "Messages that a worker received.", ["consumer"], registry=registry
+        )
+        self._processed = Counter(
+            "outbox_consumer_processed_total", PROCESSED_HELP, ["consumer", "status"], registry=registry
+        )
+        self._retries = Counter(
+            "outbox_consumer_retries_total", "Messages sent to a delay.", ["consumer", "delay"], registry=registry
+        )
+        self._seconds = Histogram(
+            "outbox_consumer_handler_seconds",
+            "Seconds that a handler ran.",
+            ["consumer"],
+            buckets=(*STEP_BUCKETS, 60.0, 300.0),
+            registry=registry,
+        )
+        self._dead_letters = Gauge(
+            "outbox_consumer_dead_letters", "Messages in a queue's dead-letter queue.", ["queue"], registry=registry
+        )
+        self._active = Gauge(
+            "outbox_consumer_active", "Consumers of this worker that receive messages now.", registry=registry
+        )
         self._totals = dict.fromkeys(STATUSES, 0)
 
     def expect(self, consumers: Iterable[str]) -> None:

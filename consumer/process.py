@@ -8,12 +8,12 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import ExitStack, asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from typing import Any
 
 from outrider.consumer.discovery import find_consumers, find_database, prepare_imports
 from outrider.consumer.metrics import ConsumerMetrics
-from outrider.consumer.presence import WorkerPresence
+from outrider.consumer.presence import worker_presence
 from outrider.consumer.worker import Worker
 from outrider.runtime.command import tune_garbage_collection
 from outrider.runtime.service_telemetry import Telemetry
@@ -47,15 +47,7 @@ def run_worker(settings: WorkerSettings, modules: Sequence[str]) -> None:
         )
         telemetry.serve(worker.status)
         tune_garbage_collection()
-        with ExitStack() as stack:
-            if dsn := settings.database_dsn:
-                presence = WorkerPresence(
-                    dsn,
-                    schema=settings.schema_name,
-                    name=settings.name,
-                    is_active=lambda: telemetry.health.role == "active",
-                )
-                stack.enter_context(presence)
+        with worker_presence(settings, telemetry.health) if settings.database_dsn else nullcontext():
             asyncio.run(_run(worker, shutdown, database))
 
 

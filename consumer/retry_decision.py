@@ -1,11 +1,9 @@
 """
-Decide what to do with a message after its handler returned or raised, and build the copy that is published.
+Decide what to do with a message whose handling failed, and build the properties of the copy that is published.
 
-    done       acknowledge
-    duplicate  acknowledge; the handler was not called because the inbox has the event
-    retry      publish a copy to the delay queue of this attempt, then acknowledge
-    bury       publish a copy to the dead-letter queue, then acknowledge: the message was rejected, does not decode, has
-               expired, or has used up its retry delays
+    retry  publish a copy to the delay queue of this attempt, then acknowledge
+    bury   publish a copy to the dead-letter queue, then acknowledge: the message was rejected, does not decode, has
+           expired, or has used up its retry delays
 
 A message that would expire during its retry delay is buried as expired. Pure functions: no connection, no clock except
 the burial time.
@@ -14,12 +12,14 @@ the burial time.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import copy
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from aio_pika import DeliveryMode, Message
+from aio_pika import DeliveryMode
 from aiormq.abc import DeliveredMessage
+from pamqp.commands import Basic
 
 from outrider.consumer.delivery import (
     ATTEMPT,
@@ -40,11 +40,6 @@ from outrider.storage.decision import DeadLetterReason
 
 
 @dataclass(frozen=True, slots=True)
-class Done:
-    duplicate: bool = False
-
-
-@dataclass(frozen=True, slots=True)
 class Retry:
     delay: Duration
     error: str
@@ -54,11 +49,6 @@ class Retry:
 class Bury:
     reason: DeadLetterReason
     error: str
-
-
-Decision = Done | Retry | Bury
-DONE = Done()
-DUPLICATE = Done(duplicate=True)
 
 
 def is_expired(delivery: Delivery, now: float) -> bool:
@@ -84,8 +74,8 @@ def decide_after_failure(
     return Retry(delay, text)
 
 
-def forwarded_message(decision: Retry | Bury, received: DeliveredMessage, delivery: Delivery) -> Message:
-    """A copy for the delay or dead-letter queue, with headers that record the attempt and its error."""
+def forwarded_properties(decision: Retry | Bury, received: DeliveredMessage, delivery: Delivery) -> Basic.Properties:
+    """The properties of the copy for the delay or dead-letter queue: its headers record the attempt and its error."""
     headers = _sender_headers(delivery.headers)
     headers[ATTEMPT] = delivery.attempt
     headers[EXCHANGE] = delivery.exchange
@@ -99,8 +89,8 @@ def forwarded_message(decision: Retry | Bury, received: DeliveredMessage, delive
     return _copy(received, headers)
 
 
-def replayed_message(received: DeliveredMessage) -> Message:
-    """A copy of a dead letter for its original queue: a first attempt, with the original exchange and routing key."""
+def replayed_properties(received: DeliveredMessage) -> Basic.Properties:
+    """The properties of a dead letter's copy for its queue: a first attempt, with its exchange and routing key."""
     properties = received.header.properties
     kept = {name: value for name, value in (properties.headers or {}).items() if name in (EXCHANGE, ROUTING_KEY)}
     return _copy(received, _sender_headers(properties.headers or {}) | kept)
@@ -111,20 +101,10 @@ def _sender_headers(headers: Any) -> dict[str, Any]:
     return {name: value for name, value in headers.items() if name not in OWN_HEADERS and name not in BROKER_HEADERS}
 
 
-def _copy(received: DeliveredMessage, headers: dict[str, Any]) -> Message:
-    # `expiration` is left out because it would end a delay early, `user_id` because only that user may publish it.
-    properties = received.header.properties
-    return Message(
-        received.body,
-        headers=headers,
-        content_type=properties.content_type,
-        content_encoding=properties.content_encoding,
-        delivery_mode=DeliveryMode.PERSISTENT,
-        priority=properties.priority,
-        correlation_id=properties.correlation_id,
-        reply_to=properties.reply_to,
-        message_id=properties.message_id,
-        timestamp=properties.timestamp,
-        type=properties.message_type,
-        app_id=properties.app_id,
-    )
+def _copy(received: DeliveredMessage, headers: dict[str, Any]) -> Basic.Properties:
+    properties = copy(received.header.properties)
+    properties.headers = headers
+    properties.delivery_mode = DeliveryMode.PERSISTENT
+    properties.expiration = None  # would end a delay early
+    properties.user_id = None  # only that user may publish it
+    return properties

@@ -1,8 +1,8 @@
 """
 Threads: run plain functions in a fixed number of threads.
 
-A job that waits for a thread can be withdrawn; a running job cannot be stopped. The threads are daemons, so a handler
-that never returns does not keep the process alive (concurrent.futures would wait for it at exit).
+A job that waits for a thread can be withdrawn or cancelled; a running job cannot be stopped. The threads are daemons,
+so a handler that never returns does not keep the process alive (ThreadPoolExecutor would wait for it at exit).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import contextvars
 import queue
 import threading
 from collections.abc import Callable
-from contextlib import suppress
+from concurrent.futures import Future
 from typing import Any, NamedTuple, TypeVar
 
 from outrider.consumer.errors import NotStarted
@@ -23,7 +23,7 @@ T = TypeVar("T")
 class _Job(NamedTuple):
     work: Callable[[], Any]
     context: contextvars.Context
-    future: asyncio.Future[Any]
+    future: Future[Any]
 
 
 class Threads:
@@ -37,7 +37,7 @@ class Threads:
 
     async def run(self, work: Callable[[], T]) -> T:
         """Run `work` in the caller's context and return its result. Raises NotStarted if it is withdrawn first."""
-        future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        future: Future[T] = Future()
         self._unfinished += 1
         try:
             self._jobs.put(_Job(work, contextvars.copy_context(), future))
@@ -45,7 +45,7 @@ class Threads:
                 thread = threading.Thread(target=self._serve, name=f"handler-{len(self._threads)}", daemon=True)
                 self._threads.append(thread)
                 thread.start()
-            return await future
+            return await asyncio.wrap_future(future)
         finally:
             self._unfinished -= 1
 
@@ -56,7 +56,7 @@ class Threads:
                 job = self._jobs.get_nowait()
             except queue.Empty:
                 return
-            if job is not None and not job.future.done():
+            if job is not None and job.future.set_running_or_notify_cancel():
                 job.future.set_exception(NotStarted())
 
     def close(self) -> None:
@@ -67,24 +67,11 @@ class Threads:
 
     def _serve(self) -> None:
         while (job := self._jobs.get()) is not None:
-            try:
-                result, error = job.context.run(job.work), None
-            except BaseException as raised:  # including SystemExit: it must not end the thread
-                result, error = None, raised
-            _set_outcome(job.future, result, error)
-            del job, result, error  # keep no message in memory while the thread waits
-
-
-def _set_outcome(future: asyncio.Future[Any], result: Any, error: BaseException | None) -> None:
-    def set_outcome() -> None:
-        if future.done():  # cancelled
-            return
-        if error is None:
-            future.set_result(result)
-        elif isinstance(error, StopIteration):  # a future cannot carry it
-            future.set_exception(RuntimeError("the handler raised StopIteration"))
-        else:
-            future.set_exception(error)
-
-    with suppress(RuntimeError):  # the loop is closed: nothing awaits the result
-        future.get_loop().call_soon_threadsafe(set_outcome)
+            if job.future.set_running_or_notify_cancel():
+                try:
+                    job.future.set_result(job.context.run(job.work))
+                except StopIteration:  # a future of asyncio cannot carry it
+                    job.future.set_exception(RuntimeError("the handler raised StopIteration"))
+                except BaseException as error:  # including SystemExit: it must not end the thread
+                    job.future.set_exception(error)
+            del job  # keep no message in memory while the thread waits

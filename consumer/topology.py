@@ -45,7 +45,7 @@ class ExchangeSpec(NamedTuple):
 
 class QueueSpec(NamedTuple):
     name: str
-    arguments: Mapping[str, Any] = {}
+    arguments: Mapping[str, Any]
 
 
 class BindingSpec(NamedTuple):
@@ -69,18 +69,19 @@ def plan_topology(consumers: Iterable[AnyConsumer], events_exchange: str = DEFAU
         UNRETURNED: ExchangeSpec(UNRETURNED, "fanout"),
         RETURN_EXCHANGE: ExchangeSpec(RETURN_EXCHANGE, "direct", {"alternate-exchange": UNRETURNED}),
     }
-    queues = {UNRETURNED: QueueSpec(UNRETURNED, {**QUORUM, "x-delivery-limit": NO_DELIVERY_LIMIT})}
+    queues = {UNRETURNED: QueueSpec(UNRETURNED, _KEPT)}
     bindings = {BindingSpec(UNRETURNED, UNRETURNED, ""): None}
     delays: dict[str, Duration] = {}
     for consumer in consumers:
         source = consumer.exchange or events_exchange
         if consumer.routing_keys:
             exchanges[source] = ExchangeSpec(source, "topic", shared=True)
-        for queue in (_main_queue(consumer.queue), _dead_letter_queue(consumer.queue)):
-            queues[queue.name] = queue
+        dead = dead_letter_queue(consumer.queue)
+        queues[consumer.queue] = _main_queue(consumer.queue)
+        queues[dead] = QueueSpec(dead, _KEPT)
         bindings |= dict.fromkeys(BindingSpec(source, consumer.queue, key) for key in consumer.routing_keys)
         bindings[BindingSpec(RETURN_EXCHANGE, consumer.queue, consumer.queue)] = None
-        bindings[BindingSpec(DEAD_EXCHANGE, dead_letter_queue(consumer.queue), consumer.queue)] = None
+        bindings[BindingSpec(DEAD_EXCHANGE, dead, consumer.queue)] = None
         delays |= {delay.text: delay for delay in consumer.retry_delays}
     for delay in delays.values():
         name = delay_exchange(delay)
@@ -103,9 +104,9 @@ def dead_letter_queue(queue: str) -> str:
     return f"{queue}.dlq"
 
 
-QUORUM: Final[Mapping[str, Any]] = {"x-queue-type": "quorum"}
+_KEPT: Final[Mapping[str, Any]] = {"x-queue-type": "quorum", "x-delivery-limit": NO_DELIVERY_LIMIT}
 _AT_LEAST_ONCE: Final[Mapping[str, Any]] = {
-    **QUORUM,
+    "x-queue-type": "quorum",
     "x-dead-letter-strategy": "at-least-once",
     "x-overflow": "reject-publish",
 }
@@ -114,10 +115,6 @@ _AT_LEAST_ONCE: Final[Mapping[str, Any]] = {
 def _main_queue(name: str) -> QueueSpec:
     dead = {"x-dead-letter-exchange": DEAD_EXCHANGE, "x-dead-letter-routing-key": name}
     return QueueSpec(name, {**_AT_LEAST_ONCE, **dead, "x-delivery-limit": DELIVERY_LIMIT})
-
-
-def _dead_letter_queue(name: str) -> QueueSpec:
-    return QueueSpec(dead_letter_queue(name), {**QUORUM, "x-delivery-limit": NO_DELIVERY_LIMIT})
 
 
 def _delay_queue(name: str, delay: Duration) -> QueueSpec:

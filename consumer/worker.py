@@ -33,7 +33,7 @@ from outrider.consumer.threads import Threads
 from outrider.consumer.topology import DEFAULT_EXCHANGE
 from outrider.errors import BrokerError, SettingsError
 from outrider.failures import outage
-from outrider.runtime.reconnect_delay import reconnect_delay
+from outrider.runtime.reconnect_delay import STEADY_SECONDS, reconnect_delay
 from outrider.settings.tls import TlsOptions
 from outrider.telemetry.health import Health
 from outrider.telemetry.logs import get_logger
@@ -41,8 +41,6 @@ from outrider.version import __version__
 
 MONITOR_SECONDS = 1.0
 DEPTHS_SECONDS = 15.0
-STABLE_SECONDS = 30.0
-"""After a connection that lasted this long, reconnect pauses start short again."""
 
 log = get_logger(__name__)
 
@@ -114,7 +112,7 @@ class Worker:
                 if self._stop.is_set():
                     break
                 await self._leave(session)
-                failures = 0 if time.monotonic() - began > STABLE_SECONDS else failures + 1
+                failures = 0 if time.monotonic() - began > STEADY_SECONDS else failures + 1
                 session = await self._reopen(failures)
         finally:
             await self._shut_down(monitor)

@@ -13,7 +13,7 @@ from collections.abc import Callable
 import psycopg
 
 from outrider.errors import DatabaseError, SetupError
-from outrider.operations.setup import server_problem
+from outrider.operations.setup.facts import server_problem
 from outrider.runtime.reconnect_delay import STEADY_SECONDS, reconnect_delay
 from outrider.runtime.service_connections import open_service_store
 from outrider.settings.scheduler import SchedulerSettings

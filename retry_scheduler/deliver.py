@@ -23,8 +23,7 @@ from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from outrider.delivery.key_queues import KeyQueues
-from outrider.delivery.outcome import Outcome
-from outrider.delivery.publisher import Publisher
+from outrider.delivery.publisher import Outcome, Publisher
 from outrider.delivery.retry_policy import RetryPolicy
 from outrider.errors import BrokerOutage
 from outrider.failures import Failure, FailureKind, classify, failure

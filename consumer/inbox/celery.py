@@ -19,8 +19,7 @@ A task that is called directly or eagerly has no delivery: it runs in a transact
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from contextvars import ContextVar
 from functools import cache, wraps
 from typing import Any
@@ -83,8 +82,11 @@ def _in_transaction(task: OnceTask, body: Callable[..., Any]) -> Callable[..., A
         request = task.request
         with open_transaction(task._database()) as handle:
             if request.called_directly or request.is_eager or _is_fresh(task, handle):
-                with _bound(handle):
+                token = _handle.set(handle)
+                try:
                     return body(*args, **kwargs)
+                finally:
+                    _handle.reset(token)
         # Skipped: the first delivery ran the callbacks.
         request.update(callbacks=None, chain=None, chord=None)
         return None
@@ -102,12 +104,3 @@ def _is_fresh(task: OnceTask, handle: Any) -> bool:
 @cache
 def _inbox(schema: str) -> Inbox:
     return Inbox(schema=schema)
-
-
-@contextmanager
-def _bound(handle: Any) -> Iterator[None]:
-    token = _handle.set(handle)
-    try:
-        yield
-    finally:
-        _handle.reset(token)

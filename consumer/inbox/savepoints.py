@@ -9,8 +9,8 @@ commit inside. Nothing here ends the transaction itself.
 from __future__ import annotations
 
 import sys
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from functools import cache
 from typing import Any
 
@@ -19,14 +19,28 @@ from outrider.producer.statement import Statement
 from outrider.storage.sql_files import script
 
 
-def savepoint(adapter: Adapter, handle: Any) -> AbstractContextManager[Any]:
-    """A savepoint for a synchronous handle that is in a transaction."""
-    return _SYNC[_library(adapter)](adapter, handle)
+def savepoint(adapter: Adapter, handle: Any) -> Any:
+    """A context manager: a savepoint for a synchronous handle that is in a transaction."""
+    match _library(adapter):
+        case "psycopg3":
+            return _psycopg(adapter, handle)
+        case "psycopg2":
+            return _psycopg2(adapter, handle)
+        case "sqlalchemy":
+            return handle.begin_nested()
+        case _:
+            return _django(handle)
 
 
-def async_savepoint(adapter: Adapter, handle: Any) -> AbstractAsyncContextManager[Any]:
-    """A savepoint for an asynchronous handle that is in a transaction."""
-    return _ASYNC[_library(adapter)](adapter, handle)
+def async_savepoint(adapter: Adapter, handle: Any) -> Any:
+    """A context manager: a savepoint for an asynchronous handle that is in a transaction."""
+    match _library(adapter):
+        case "psycopg3":
+            return _psycopg_async(adapter, handle)
+        case "sqlalchemy":
+            return handle.begin_nested()
+        case _:
+            return handle.transaction()  # asyncpg
 
 
 async def async_in_transaction(adapter: Adapter, handle: Any) -> bool:
@@ -110,30 +124,9 @@ def _psycopg2(adapter: Adapter, handle: Any) -> Iterator[None]:
     adapter.execute(handle, _statement("release"), {}, no_guard)
 
 
-def _sqlalchemy(adapter: Adapter, handle: Any) -> Any:  # noqa: ARG001
-    return handle.begin_nested()
-
-
-def _asyncpg(adapter: Adapter, handle: Any) -> Any:  # noqa: ARG001
-    return handle.transaction()
-
-
-def _django(adapter: Adapter, handle: Any) -> Any:  # noqa: ARG001
+def _django(handle: Any) -> Any:
     from django.db.transaction import atomic
 
     from outrider.producer.handles.django import connection_of
 
     return atomic(using=connection_of(handle).alias)
-
-
-_SYNC: dict[str, Callable[[Adapter, Any], AbstractContextManager[Any]]] = {
-    "psycopg3": _psycopg,
-    "psycopg2": _psycopg2,
-    "sqlalchemy": _sqlalchemy,
-    "django": _django,
-}
-_ASYNC: dict[str, Callable[[Adapter, Any], AbstractAsyncContextManager[Any]]] = {
-    "psycopg3": _psycopg_async,
-    "sqlalchemy": _sqlalchemy,
-    "asyncpg": _asyncpg,
-}

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
-from types import TracebackType
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 T = TypeVar("T")
 
@@ -32,10 +31,8 @@ class SyncOrAsyncContext(Generic[T]):
         self._entered = self._enter()
         return self._entered.__enter__()
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> bool | None:
-        return self._entered.__exit__(kind, error, trace)
+    def __exit__(self, *error: Any) -> bool | None:
+        return self._entered.__exit__(*error)
 
     async def __aenter__(self) -> T:
         if self._enter_async is None:
@@ -43,7 +40,5 @@ class SyncOrAsyncContext(Generic[T]):
         self._entered_async = self._enter_async()
         return await self._entered_async.__aenter__()
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> bool | None:
-        return await self._entered_async.__aexit__(kind, error, trace)
+    async def __aexit__(self, *error: Any) -> bool | None:
+        return await self._entered_async.__aexit__(*error)

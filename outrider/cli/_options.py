@@ -9,21 +9,23 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import fields
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any, TypeVar
 
 import click
 
-from outrider.operations.message_selection import parse_message_id
+from outrider.operations.message_selection import MessageSelection, parse_message_id
 from outrider.runtime.command import settings_flags
-from outrider.settings.database import DatabaseSettings
+from outrider.settings.database import DatabaseSettings, MessageCommandSettings
 from outrider.settings.durations import parse_duration
 from outrider.settings.loading import load_settings
-from outrider.settings.message_commands import MessageCommandSettings
 from outrider.storage.connection import connect
 from outrider.storage.store import Store
 
 F = TypeVar("F", bound=Callable[..., Any])
+S = TypeVar("S", bound=MessageSelection)
 
 EXIT_STATUS = "Exit status: 0 done; 1 an error of the database, or no such message; 2 wrong usage or settings."
 
@@ -102,6 +104,8 @@ json_flag = click.option("--json", "as_json", is_flag=True, help="print JSON")
 dry_run_flag = click.option("--dry-run", is_flag=True, help="show what is selected, and change nothing")
 yes_flag = click.option("--yes", is_flag=True, help="do not ask for confirmation")
 all_flag = click.option("--all", "everything", is_flag=True, help="select all, if no other condition is given")
+type_option = click.option("--type", "event_type", type=text(), metavar="GLOB", help="event types, such as 'order.*'")
+older_than_option = partial(click.option, "--older-than", "older_than_seconds", type=duration, metavar="DURATION")
 rate_option = click.option(
     "--rate", type=Number(min=0.1, max=100_000), metavar="N", help="at most N messages per second"
 )
@@ -110,27 +114,23 @@ payload_flag = click.option(
 )
 
 
-def limit_option(default: int = 50) -> Callable[[F], F]:
-    return click.option(
-        "--limit",
-        type=click.IntRange(1, 1_000_000_000),
-        default=default,
-        show_default=True,
-        metavar="N",
-        help="show at most N",
-    )
+limit_option = click.option(
+    "--limit", type=click.IntRange(1, 1_000_000_000), default=50, show_default=True, metavar="N", help="show at most N"
+)
 
 
 def selection_options(*more: Callable[[F], F], age: str) -> Callable[[F], F]:
-    """IDs, --type, --older-than, --newer-than (since they were `age`), and more."""
+    """IDs, --type, --older-than, --newer-than (since they were `age`), and more: see `take_selection`."""
 
     def decorate(function: F) -> F:
         options: list[Callable[[F], F]] = [
             click.argument("ids", metavar="[ID]...", nargs=-1, type=message_id),
-            click.option("--type", "event_type", type=text(), metavar="GLOB", help="event types, such as 'order.*'"),
+            type_option,
             *more,
-            click.option("--older-than", type=duration, metavar="DURATION", help=f"{age} longer ago, such as 90s, 7d"),
-            click.option("--newer-than", type=duration, metavar="DURATION", help=f"{age} more recently"),
+            older_than_option(help=f"{age} longer ago, such as 90s, 7d"),
+            click.option(
+                "--newer-than", "newer_than_seconds", type=duration, metavar="DURATION", help=f"{age} more recently"
+            ),
         ]
         for option in reversed(options):
             function = option(function)
@@ -139,20 +139,15 @@ def selection_options(*more: Callable[[F], F], age: str) -> Callable[[F], F]:
     return decorate
 
 
-def take_conditions(given: dict[str, Any], *names: str, everything: bool) -> dict[str, Any]:
+def take_selection(given: dict[str, Any], selection: type[S], *, everything: bool = True) -> S:
     """
-    Remove the values of `selection_options` and of the options `names` from what click gives a command, and return
-    them as the fields of a MessageSelection. UsageError without any condition, unless `everything`.
+    Remove the values of `selection_options` from what click gives a command, and return them as a selection: each
+    option has the name of a field. UsageError without any condition, unless `everything`.
     """
-    values = {name: given.pop(name) for name in ("ids", "event_type", "older_than", "newer_than", *names)}
-    if not everything and not any(value not in (None, (), False) for value in values.values()):
+    conditions = {field.name: given.pop(field.name) for field in fields(selection)}
+    if not everything and not any(value not in (None, (), False) for value in conditions.values()):
         raise click.UsageError("select messages by ids, --type or another condition; or give --all")
-    return {
-        "ids": values.pop("ids") or None,
-        "older_than_seconds": values.pop("older_than"),
-        "newer_than_seconds": values.pop("newer_than"),
-        **values,
-    }
+    return selection(**conditions | {"ids": conditions["ids"] or None})
 
 
 @contextmanager

@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Any
 
 import click
+
+from outrider.errors import OutboxError
 
 UNWRAPPED_WIDTH = 100_000
 """Width of a table in a file or a pipe, so that its lines are not wrapped."""
@@ -29,11 +31,7 @@ def printable(value: object) -> str:
     if isinstance(value, datetime):
         return value.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%SZ")
     text = json.dumps(value, ensure_ascii=False, default=str) if isinstance(value, dict | list) else str(value)
-    return "".join(char if char.isprintable() else _escape(char) for char in text)
-
-
-def _escape(char: str) -> str:
-    return char.encode("unicode_escape").decode()
+    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
 
 
 def print_records(columns: Mapping[str, str], records: Iterable[Mapping[str, Any]], *, as_json: bool) -> None:
@@ -41,11 +39,7 @@ def print_records(columns: Mapping[str, str], records: Iterable[Mapping[str, Any
     if as_json:
         for record in records:
             print_json(record)
-    else:
-        print_table(list(columns), ([record[field] for field in columns.values()] for record in records))
-
-
-def print_table(headings: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+        return
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
@@ -54,10 +48,10 @@ def print_table(headings: Sequence[str], rows: Iterable[Sequence[object]]) -> No
     if not console.is_terminal:
         console = Console(width=UNWRAPPED_WIDTH)
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for heading in headings:
+    for heading in columns:
         table.add_column(heading, overflow="fold")
-    for row in rows:
-        table.add_row(*(Text(printable(cell)) for cell in row))
+    for record in records:
+        table.add_row(*(Text(printable(record[field])) for field in columns.values()))
     console.print(table)
 
 
@@ -69,6 +63,16 @@ def print_fields(fields: Mapping[str, object]) -> None:
         click.echo(f"{name:<{width}}  {printable(first)}")
         for line in more:
             click.echo(f"{'':<{width}}  {printable(line)}")
+
+
+def print_result(text: str, counts: Mapping[str, int], *, missing: int, as_json: bool) -> None:
+    """What a command did to the selected messages. OutboxError if `missing` of the given ids were not among them."""
+    if as_json:
+        print_json({**counts, "missing": missing})
+    else:
+        click.echo(text)
+    if missing:
+        raise OutboxError(f"{missing} of the given ids are not among the selected messages")
 
 
 def print_json(value: Mapping[str, Any]) -> None:

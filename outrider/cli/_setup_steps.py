@@ -8,7 +8,8 @@ from collections.abc import Iterable
 
 import click
 
-from outrider.operations.setup import Step, apply_step
+from outrider.operations.setup.apply import apply_step
+from outrider.operations.setup.plan import Step
 from outrider.storage.store import Store
 
 

@@ -12,8 +12,8 @@ from outrider.cli._output import print_fields, print_json
 from outrider.errors import SettingsError
 from outrider.operations.redaction import Redact, load_redactor
 from outrider.operations.stored_content import StoredContent
+from outrider.settings.database import MessageCommandSettings
 from outrider.settings.loading import load_settings
-from outrider.settings.message_commands import MessageCommandSettings
 from outrider.storage.connection import connect
 from outrider.storage.store import Store
 

@@ -14,20 +14,20 @@ from outrider.cli._options import (
     all_flag,
     database_flags,
     dry_run_flag,
-    duration,
     json_flag,
     limit_option,
     message_id,
+    older_than_option,
     open_store,
     payload_flag,
     rate_option,
     redactor_flags,
     selection_options,
-    take_conditions,
-    text,
+    take_selection,
+    type_option,
     yes_flag,
 )
-from outrider.cli._output import confirm, print_json, print_records, progress_bar
+from outrider.cli._output import confirm, print_json, print_records, print_result, progress_bar
 from outrider.cli._show import open_store_and_redactor, print_message
 from outrider.errors import OutboxError
 from outrider.operations import dead_letters
@@ -95,7 +95,7 @@ def command() -> None:
 @click.option(
     "--grouped", is_flag=True, help="group by kind of failure, with a count and a fingerprint to select it by"
 )
-@limit_option()
+@limit_option
 @json_flag
 @database_flags
 def list_command(config: str | None, grouped: bool, limit: int, as_json: bool, **given: Any) -> None:
@@ -105,7 +105,7 @@ def list_command(config: str | None, grouped: bool, limit: int, as_json: bool, *
     Payloads are not shown. With --grouped, failures that differ only in numbers, ids and quoted values are one line.
     With --json, each line is one object.
     """
-    selection = _take_selection(given)
+    selection = take_selection(given, DeadLetterSelection)
     with open_store(config, given) as store:
         if grouped:
             groups = dead_letters.group_by_failure(store, selection)[:limit]
@@ -144,20 +144,16 @@ def replay_command(
     They keep their order and start with no attempts spent. A message whose dedup_key is pending again stays a dead
     letter. The command can be interrupted and run again.
     """
-    selection = _take_selection(given, everything=everything)
+    selection = take_selection(given, DeadLetterSelection, everything=everything)
     with open_store(config, given) as store:
         if dry_run:
             _preview(store, selection, "would replay", as_json)
             return
         with progress_bar("replaying", lambda: dead_letters.count(store, selection)) as progress:
             result = dead_letters.replay(store, selection, rate=rate, progress=progress)
-    missing = selection.missing(sum(result))
-    if as_json:
-        print_json({**result._asdict(), "missing": missing})
-    else:
-        kept = f", kept {result.kept} (a message with the same dedup_key is pending)" if result.kept else ""
-        click.echo(f"replayed {result.replayed}{kept}")
-    _fail_if_missing(missing)
+    kept = f", kept {result.kept} (a message with the same dedup_key is pending)" if result.kept else ""
+    text = f"replayed {result.replayed}{kept}"
+    print_result(text, result._asdict(), missing=selection.missing(sum(result)), as_json=as_json)
 
 
 @command.command(name="discard", epilog=EXIT_STATUS)
@@ -167,47 +163,30 @@ def replay_command(
 @dry_run_flag
 @json_flag
 @database_flags
-def discard_command(
-    config: str | None, everything: bool, yes: bool, dry_run: bool, as_json: bool, **given: Any
-) -> None:
+def discard_command(everything: bool, **given: Any) -> None:
     """Delete dead letters for good. Asks for confirmation."""
-    selection = _take_selection(given, everything=everything)
-    _discard(selection, given, config=config, yes=yes, dry_run=dry_run, as_json=as_json)
+    selection = take_selection(given, DeadLetterSelection, everything=everything)
+    _discard(selection, **given)
 
 
 @command.command(name="purge", epilog=EXIT_STATUS)
-@click.option("--older-than", type=duration, required=True, metavar="DURATION", help="buried longer ago, such as 30d")
-@click.option("--type", "event_type", type=text(), metavar="GLOB", help="event types, such as 'order.*'")
+@older_than_option(required=True, help="buried longer ago, such as 30d")
+@type_option
 @yes_flag
 @dry_run_flag
 @json_flag
 @database_flags
-def purge_command(
-    config: str | None,
-    older_than: float,
-    event_type: str | None,
-    yes: bool,
-    dry_run: bool,
-    as_json: bool,
-    **flags: object,
-) -> None:
+def purge_command(older_than_seconds: float, event_type: str | None, **options: Any) -> None:
     """
     Delete old dead letters for good. Asks for confirmation.
 
     The scheduler can do this regularly: see its setting dead_letter_retention_seconds.
     """
-    selection = DeadLetterSelection(event_type=event_type, older_than_seconds=older_than)
-    _discard(selection, flags, config=config, yes=yes, dry_run=dry_run, as_json=as_json)
+    _discard(DeadLetterSelection(event_type=event_type, older_than_seconds=older_than_seconds), **options)
 
 
 def _discard(
-    selection: DeadLetterSelection,
-    flags: dict[str, Any],
-    *,
-    config: str | None,
-    yes: bool,
-    dry_run: bool,
-    as_json: bool,
+    selection: DeadLetterSelection, *, config: str | None, yes: bool, dry_run: bool, as_json: bool, **flags: object
 ) -> None:
     with open_store(config, flags) as store:
         if dry_run:
@@ -216,12 +195,8 @@ def _discard(
         confirm(lambda: f"Delete {dead_letters.count(store, selection)} dead letters for good?", yes=yes)
         with progress_bar("discarding", lambda: dead_letters.count(store, selection)) as progress:
             discarded = dead_letters.discard(store, selection, progress=progress)
-    missing = selection.missing(discarded)
-    if as_json:
-        print_json({"discarded": discarded, "missing": missing})
-    else:
-        click.echo(f"discarded {discarded}")
-    _fail_if_missing(missing)
+    counts = {"discarded": discarded}
+    print_result(f"discarded {discarded}", counts, missing=selection.missing(discarded), as_json=as_json)
 
 
 def _preview(store: Store, selection: DeadLetterSelection, verb: str, as_json: bool) -> None:
@@ -241,13 +216,3 @@ def _print_dead_letters(letters: Iterable[DeadLetterSummary], as_json: bool) -> 
 
 def _record(letter: DeadLetterSummary) -> dict[str, Any]:
     return {**letter._asdict(), "fingerprint": letter.fingerprint}
-
-
-def _take_selection(given: dict[str, Any], *, everything: bool = True) -> DeadLetterSelection:
-    """The selection. The flags of the settings stay in `given`."""
-    return DeadLetterSelection(**take_conditions(given, "reason", "fingerprint", everything=everything))
-
-
-def _fail_if_missing(missing: int) -> None:
-    if missing:
-        raise OutboxError(f"{missing} of the given ids are not among the selected dead letters")

@@ -9,11 +9,15 @@ from __future__ import annotations
 import json
 import signal
 import sys
+from typing import TYPE_CHECKING
 
 import click
 
 from outrider.cli._options import Number
 from outrider.errors import OutboxError
+
+if TYPE_CHECKING:
+    from outrider.demo.servers import BrokerKind
 
 
 @click.command(name="demo")
@@ -31,7 +35,7 @@ from outrider.errors import OutboxError
 @click.option(
     "--json", "as_json", is_flag=True, help="print one JSON object at the end, and the progress to standard error"
 )
-def command(seconds: float, rate: float, broker: str, as_json: bool) -> None:
+def command(seconds: float, rate: float, broker: BrokerKind, as_json: bool) -> None:
     """
     Show that no order is lost when the broker is killed.
 
@@ -41,19 +45,18 @@ def command(seconds: float, rate: float, broker: str, as_json: bool) -> None:
     try:
         from rich.console import Console
 
-        from outrider.demo.scenario import Options, run_demo
+        from outrider.demo.scenario import run_demo
         from outrider.demo.screen import LineScreen, LiveScreen, print_summary
-        from outrider.embedded import EmbeddedServerError
+        from outrider.embedded.process import EmbeddedServerError
     except ImportError as error:
         raise OutboxError(f"the demo needs {error.name}: pip install 'outrider[embedded]'") from error
 
     # SIGTERM ends it as Ctrl-C does: servers are stopped and files removed on the way out.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     console = Console(stderr=as_json)
-    options = Options(seconds=seconds, rate=rate, broker="rabbitmq" if broker == "rabbitmq" else "valkey")
     try:
         with (LiveScreen if console.is_terminal else LineScreen)(console) as screen:
-            result = run_demo(options, screen)
+            result = run_demo(screen, seconds=seconds, rate=rate, broker=broker)
     except EmbeddedServerError as error:
         raise OutboxError(str(error).partition("\n")[0]) from error
     if as_json:

@@ -55,7 +55,7 @@ def command() -> None:
 @queue_argument
 @reason_option
 @event_option
-@limit_option()
+@limit_option
 @json_flag
 @broker_flags
 def list_command(

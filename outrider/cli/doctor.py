@@ -11,7 +11,7 @@ from collections import Counter
 import click
 
 from outrider.cli._options import Number
-from outrider.operations.doctor import DoctorOptions, DoctorSettings, Finding, examine
+from outrider.operations.doctor import DoctorOptions, DoctorSettings, examine
 from outrider.operations.doctor.roles import jobs_of, required_grants
 from outrider.runtime.command import settings_flags
 from outrider.settings.loading import load_settings
@@ -98,17 +98,9 @@ def command(
     count = Counter(finding.level for finding in findings)
     healthy = not count["failed"] and not (strict and count["warning"])
     if as_json:
-        click.echo(json.dumps(_document(findings, healthy)))
+        counts = {"ok": healthy, "failed": count["failed"], "warnings": count["warning"]}
+        click.echo(json.dumps({**counts, "findings": [finding._asdict() for finding in findings]}))
     else:
         click.echo(f"{count['ok']} ok, {count['warning']} warnings, {count['failed']} failed")
     if not healthy:
         sys.exit(1)
-
-
-def _document(findings: list[Finding], healthy: bool) -> dict[str, object]:
-    return {
-        "ok": healthy,
-        "failed": sum(finding.level == "failed" for finding in findings),
-        "warnings": sum(finding.level == "warning" for finding in findings),
-        "findings": [finding._asdict() for finding in findings],
-    }

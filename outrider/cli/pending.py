@@ -20,10 +20,10 @@ from outrider.cli._options import (
     payload_flag,
     redactor_flags,
     selection_options,
-    take_conditions,
+    take_selection,
     text,
 )
-from outrider.cli._output import print_json, print_records
+from outrider.cli._output import print_records, print_result
 from outrider.cli._show import open_store_and_redactor, print_message
 from outrider.errors import OutboxError
 from outrider.operations import pending_messages
@@ -58,7 +58,7 @@ def command() -> None:
 
 @command.command(name="list", epilog=EXIT_STATUS)
 @which_messages
-@limit_option()
+@limit_option
 @json_flag
 @database_flags
 def list_command(config: str | None, limit: int, as_json: bool, **given: Any) -> None:
@@ -70,7 +70,7 @@ def list_command(config: str | None, limit: int, as_json: bool, **given: Any) ->
 
     With --json, each line is one object.
     """
-    selection = _take_selection(given)
+    selection = take_selection(given, PendingSelection)
     with open_store(config, given) as store:
         messages = pending_messages.oldest_first(store, selection, limit=limit)
         print_records(COLUMNS, (message._asdict() for message in messages), as_json=as_json)
@@ -110,16 +110,12 @@ def retry_now_command(
     Messages that a scheduler has claimed, or that are behind an earlier message of their ordering key, are skipped. A
     message that the relay is publishing at this moment may be delivered twice.
     """
-    selection = _take_selection(given, everything=everything)
+    selection = take_selection(given, PendingSelection, everything=everything)
     with open_store(config, given) as store:
         result = pending_messages.retry_now(store, selection, reset_attempts=reset_attempts, dry_run=dry_run)
-    missing = selection.missing(sum(result))
-    if as_json:
-        print_json({"dry_run": dry_run, **result._asdict(), "missing": missing})
-    else:
-        click.echo(("would be due now: " if dry_run else "due now: ") + _describe(result))
-    if missing:
-        raise OutboxError(f"{missing} of the given ids are not among the selected pending messages")
+    text = ("would be due now: " if dry_run else "due now: ") + _describe(result)
+    counts = {"dry_run": dry_run, **result._asdict()}
+    print_result(text, counts, missing=selection.missing(sum(result)), as_json=as_json)
 
 
 def _describe(result: RetryResult) -> str:
@@ -130,8 +126,3 @@ def _describe(result: RetryResult) -> str:
     }
     reasons = ", ".join(f"{number} {why}" for why, number in skipped.items() if number)
     return f"{result.due}" + (f"; skipped: {reasons}" if reasons else "")
-
-
-def _take_selection(given: dict[str, Any], *, everything: bool = True) -> PendingSelection:
-    """The selection. The flags of the settings stay in `given`."""
-    return PendingSelection(**take_conditions(given, "ordering_key", "owner", "due", "failed", everything=everything))

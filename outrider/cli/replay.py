@@ -18,6 +18,7 @@ from outrider.cli._options import (
     open_store,
     rate_option,
     text,
+    type_option,
 )
 from outrider.cli._output import print_json, print_records, progress_bar
 from outrider.operations import replay
@@ -39,7 +40,7 @@ COLUMNS = {"type": "event_type", "messages": "messages", "first": "first_at", "l
 @click.option(
     "--after", type=click.IntRange(0, LARGEST_ID), metavar="VERSION", help="only later versions of the stream"
 )
-@click.option("--type", "event_type", type=text(), metavar="GLOB", help="event types, such as 'order.*'")
+@type_option
 @click.option(
     "--since",
     type=duration_or_time,
@@ -104,7 +105,7 @@ def command(
             after=after or 0,
         )
         if dry_run:
-            _preview(replay.count_by_type(store, selection), as_json)
+            _preview(replay.count_by_type(store, selection), as_json=as_json)
             return
         with progress_bar("replaying", lambda: _total(replay.count_by_type(store, selection))) as progress:
             replayed = replay.replay(
@@ -116,7 +117,7 @@ def command(
         click.echo(f"replayed {replayed}")
 
 
-def _preview(found: list[ReplayableType], as_json: bool) -> None:
+def _preview(found: list[ReplayableType], *, as_json: bool) -> None:
     if as_json:
         print_json({"dry_run": True, "selected": _total(found), "types": [kind._asdict() for kind in found]})
         return

@@ -11,7 +11,8 @@ from pydantic import Field
 
 from outrider.cli._options import Number
 from outrider.cli._setup_steps import run_steps
-from outrider.operations.setup import Target, as_script, plan_setup, read_facts
+from outrider.operations.setup.facts import read_facts
+from outrider.operations.setup.plan import Target, as_script, plan_setup
 from outrider.runtime.command import settings_flags
 from outrider.settings.database import DatabaseSettings
 from outrider.settings.loading import load_settings

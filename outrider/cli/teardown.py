@@ -9,8 +9,8 @@ import click
 from outrider.cli._output import confirm
 from outrider.cli._setup_steps import run_steps
 from outrider.errors import SetupError
-from outrider.operations.setup import Target, as_script, plan_teardown, read_facts
-from outrider.operations.setup.facts import kept_rows
+from outrider.operations.setup.facts import kept_rows, read_facts
+from outrider.operations.setup.plan import Target, as_script, plan_teardown
 from outrider.runtime.command import settings_flags
 from outrider.settings.database import DatabaseSettings
 from outrider.settings.loading import load_settings
@@ -38,10 +38,8 @@ def command(config: str | None, drop_tables: bool, yes: bool, dry_run: bool, **f
             return
         if drop_tables and facts.tables and not yes:
             _require_empty_tables(kept_rows(store))
-            question = (
-                f"Drop the tables of the outbox in the schema {target.schema} of the database {facts.server.database}?"
-            )
-            confirm(lambda: question, yes=yes)
+            where = f"in the schema {target.schema} of the database {facts.server.database}"
+            confirm(lambda: f"Drop the tables of the outbox {where}?", yes=yes)
         run_steps(store, plan)
 
 

@@ -1,6 +1,5 @@
 """Delivery: publishing rows to a broker, and the outcome of each. See publisher.py for the contract."""
 
-from outrider.delivery.outcome import Outcome
-from outrider.delivery.publisher import Publisher, open_publisher
+from outrider.delivery.publisher import Outcome, Publisher, open_publisher
 
 __all__ = ["Outcome", "Publisher", "open_publisher"]

@@ -49,7 +49,7 @@ class PublishChannel:
 
     def send(self, envelope: Envelope) -> None:
         """Put the message into the connection's buffer."""
-        self._connection.put(*frames_of(self._number, envelope, self._connection.frame_max))
+        self._connection.put(frames_of(self._number, envelope, self._connection.frame_max))
         self._last_tag = tag = self._last_tag + 1
         self._in_flight[tag] = envelope
         self._tags[envelope.message_id] = tag

@@ -10,7 +10,7 @@ py-amqp implements the protocol. This module replaces its socket calls:
   for each frame. After `read` no complete frame is left in a buffer, neither py-amqp's nor TLS's, so a select() on the
   socket misses nothing;
 - a confirm, which nearly every incoming frame is, goes directly to its channel's callback;
-- where py-amqp itself waits for a reply or for the socket, the wait is limited (`limit_waits`).
+- where py-amqp itself waits for a reply or for the socket, the wait is limited (`timeout_seconds`).
 
 py-amqp would reopen a channel that the broker closed, in the middle of reading. `ConfirmChannel` stores the reason
 instead, and PublishChannel's owner reopens it later, so dispatching a frame does no I/O.
@@ -23,7 +23,7 @@ from __future__ import annotations
 import select
 import ssl
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from struct import Struct
 from time import monotonic
@@ -94,6 +94,7 @@ class AmqpConnection:
         transport = client.transport
         transport.Connection = _Connection
         self._connection = transport.establish_connection()
+        self.frame_max: int = self._connection.frame_max
         # Read once: after a loss py-amqp's properties of the same names would silently connect again.
         self._transport = self._connection.transport
         self._dispatch: Callable[[Any], Any] = self._connection.on_inbound_frame
@@ -103,32 +104,23 @@ class AmqpConnection:
         self._over_tls = isinstance(self._socket, ssl.SSLSocket)
         self._transport._quick_recv = self._receive
         self._transport._write = self._write_all
-        self._timeout_seconds: float = client.connect_timeout
+        self.timeout_seconds: float = client.connect_timeout
         self._may_wait = True
         self._emptied = False
         self._buffer: list[bytes] = []
         self._unsent: deque[bytes | memoryview] = deque()
         self._last_sent = monotonic()
 
-    def limit_waits(self, timeout_seconds: float) -> None:
-        """Limit how long py-amqp may wait for a reply or for the socket; before, it is the connect timeout."""
-        self._timeout_seconds = timeout_seconds
-
     @property
     def blocked(self) -> str | None:
         reason: str | None = self._connection.blocked_reason
         return reason
 
-    @property
-    def frame_max(self) -> int:
-        size: int = self._connection.frame_max
-        return size
-
     def fileno(self) -> int:
         number: int = self._socket.fileno()
         return number
 
-    def put(self, *frames: bytes) -> None:
+    def put(self, frames: Sequence[bytes]) -> None:
         """Buffer frames, or pieces of them, for the next flush."""
         self._buffer += frames
 
@@ -219,7 +211,7 @@ class AmqpConnection:
         """Send connection.close, unless the broker is blocked, and close the socket. Never raises."""
         with suppress(Exception):
             if self.blocked is None:
-                self._timeout_seconds = CLOSE_SECONDS
+                self.timeout_seconds = CLOSE_SECONDS
                 self._connection.close()
         self.abandon()
 
@@ -239,7 +231,7 @@ class AmqpConnection:
 
         Raises TimeoutError when nothing has arrived: py-amqp then keeps a partial frame. On EAGAIN it would loop.
         """
-        deadline = monotonic() + self._timeout_seconds if self._may_wait else 0.0
+        deadline = monotonic() + self.timeout_seconds if self._may_wait else 0.0
         size = max(size, READ_BYTES)
         while not self._emptied:
             try:
@@ -255,8 +247,8 @@ class AmqpConnection:
 
     def _write_all(self, data: bytes) -> None:
         """Replaces py-amqp's `socket.sendall`. What py-amqp sends itself is written after the unsent bytes."""
-        self.put(bytes(data))
-        deadline = monotonic() + self._timeout_seconds
+        self.put([bytes(data)])
+        deadline = monotonic() + self.timeout_seconds
         self.flush()
         while self._unsent:
             if not self._poll(select.POLLOUT, max(0.0, deadline - monotonic())):

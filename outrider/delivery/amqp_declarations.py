@@ -15,7 +15,7 @@ from typing import Any
 from amqp.exceptions import AMQPError, ChannelError, FrameSyntaxError
 
 from outrider.delivery.amqp_connection import AmqpConnection
-from outrider.delivery.declarations import Declared, declare
+from outrider.delivery.declarations import declare
 from outrider.errors import BrokerOutage, UndecodableMessage
 from outrider.failures import Failure, classify, failure
 
@@ -29,14 +29,14 @@ class AmqpDeclarer:
     """`declarations` is the text of the row's column."""
 
     def __init__(self) -> None:
-        self._declared = Declared()
+        self._declared: set[str] = set()
         self._channel: Any = None
-        self._closed_connection: dict[str | bytes, tuple[Failure, float]] = {}
+        self._closed_connection: dict[str, tuple[Failure, float]] = {}
 
-    def is_declared(self, declarations: str | bytes) -> bool:
+    def is_declared(self, declarations: str) -> bool:
         return declarations in self._declared
 
-    def known_refusal(self, declarations: str | bytes) -> Failure | None:
+    def known_refusal(self, declarations: str) -> Failure | None:
         """The failure of a declaration that made the broker close the connection a short while ago."""
         refusal, until = self._closed_connection.get(declarations, (None, 0.0))
         if refusal is not None and monotonic() > until:
@@ -44,28 +44,27 @@ class AmqpDeclarer:
             return None
         return refusal
 
-    def declare(self, connection: AmqpConnection, texts: Iterable[str | bytes]) -> dict[str | bytes, Failure]:
+    def declare(self, connection: AmqpConnection, texts: Iterable[str]) -> dict[str, Failure]:
         """Declare these; returns those that were refused. Raises when the connection is lost."""
-        refusals: dict[str | bytes, Failure] = {}
+        refusals: dict[str, Failure] = {}
         for text in texts:
-            refusal = None if text in self._declared else self.known_refusal(text) or self._declare(connection, text)
-            if refusal is not None:
+            if (refusal := self.known_refusal(text) or self._declare(connection, text)) is not None:
                 refusals[text] = refusal
         return refusals
 
-    def forget(self, declarations: str | bytes) -> None:
+    def forget(self, declarations: str) -> None:
         """Its queue may have been deleted: declare it again next time."""
-        self._declared.forget(declarations)
+        self._declared.discard(declarations)
 
     def disconnected(self) -> None:
         self._declared.clear()
         self._channel = None
 
-    def _declare(self, connection: AmqpConnection, text: str | bytes) -> Failure | None:
+    def _declare(self, connection: AmqpConnection, text: str) -> Failure | None:
         if self._channel is None:
             self._channel = connection.open_channel()
         try:
-            declare(text, self._channel)
+            declare(text, self._channel, self._declared)
         except (ChannelError, UndecodableMessage) as error:
             return classify(error)  # py-amqp has reopened the channel
         except Exception as error:
@@ -76,7 +75,6 @@ class AmqpDeclarer:
                 raise
             # py-amqp cannot encode one of the values, or kombu cannot use it.
             return failure("Undecodable", f"its declarations cannot be made: {type(error).__name__}")
-        self._declared.remember(text)
         return None
 
 

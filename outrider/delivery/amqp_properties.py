@@ -7,6 +7,7 @@ as long. Types that JSON does not have (decimals, datetimes) are left to py-amqp
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import lru_cache
 from math import isfinite
 from struct import Struct
@@ -18,15 +19,11 @@ from amqp.serialization import dumps
 from outrider.delivery.broker_message import BrokerMessage
 from outrider.errors import UndecodableMessage
 
-NAMES_CACHED = 1_000  # names of headers: the same few in all messages
-
-# Name, type (s: short string, o: octet, L: unsigned 64 bits, F: table) and flag, in the order of the protocol.
-_PROPERTIES = [(name, kind, 1 << (15 - index)) for index, (name, kind) in enumerate(amqp.Message.PROPERTIES)]
+STRINGS_CACHED = 1_000  # names of headers, content types, message types: the same few in all messages
 
 _pack_flags = Struct(">H").pack
 _pack_octet = Struct("B").pack
 _pack_size = Struct(">I").pack
-_pack_timestamp = Struct(">Q").pack
 _pack_text_size = Struct(">cI").pack
 _pack_integer = Struct(">ci").pack
 _pack_long_integer = Struct(">cq").pack
@@ -35,21 +32,15 @@ _pack_float = Struct(">cd").pack
 
 def encode_properties(message: BrokerMessage) -> bytes:
     """Raises UndecodableMessage, which names the property or header and does not quote its value."""
-    properties = message.properties
+    values = {**message.properties, "application_headers": message.headers}
     flags = 0
     pieces = [b""]
     name = ""
     try:
-        for name, kind, flag in _PROPERTIES:
-            if kind == "F":
-                pieces.append(_encode_table(message.headers))
-            elif (value := properties.get(name)) is None:
-                continue
-            elif kind == "s":
-                pieces.append(_encode_short_string(value))
-            else:
-                pieces.append(_pack_octet(value) if kind == "o" else _pack_timestamp(value))
-            flags |= flag
+        for name, encode, flag in _PROPERTIES:
+            if (value := values.get(name)) is not None:
+                pieces.append(encode(value))
+                flags |= flag
     except Exception as error:
         # py-amqp raises whatever struct and the value's methods raise, and quotes the value after "[value".
         reason = str(error).partition("[value")[0]
@@ -62,7 +53,7 @@ def _encode_table(table: dict[str, Any]) -> bytes:
     pieces: list[bytes] = []
     for name, value in table.items():
         try:
-            pieces.append(_encode_name(name))
+            pieces.append(_encode_repeating(name))
             pieces.append(_encode_item(value))
         except Exception as error:
             raise ValueError(f"{name}: {error}") from error
@@ -101,11 +92,22 @@ def _encode_short_string(text: str) -> bytes:
     return _pack_octet(len(encoded)) + encoded
 
 
-@lru_cache(NAMES_CACHED)
-def _encode_name(name: str) -> bytes:
-    return _encode_short_string(name)
-
-
 def _with_size(pieces: list[bytes]) -> bytes:
     body = b"".join(pieces)
     return _pack_size(len(body)) + body
+
+
+_encode_repeating = lru_cache(STRINGS_CACHED)(_encode_short_string)
+_ENCODERS: dict[str, Callable[[Any], bytes]] = {
+    "s": _encode_repeating,
+    "o": _pack_octet,
+    "L": Struct(">Q").pack,
+    "F": _encode_table,
+}
+_UNIQUE = {"message_id", "correlation_id", "expiration"}  # strings of one message: not worth caching
+
+# Name, encoder and flag, in the order of the protocol.
+_PROPERTIES = [
+    (name, _encode_short_string if name in _UNIQUE else _ENCODERS[kind], 1 << (15 - index))
+    for index, (name, kind) in enumerate(amqp.Message.PROPERTIES)
+]

@@ -37,7 +37,7 @@ from outrider.delivery.amqp_connection import AmqpConnection
 from outrider.delivery.amqp_declarations import AmqpDeclarer
 from outrider.delivery.amqp_frames import Envelope, encode_envelope
 from outrider.delivery.broker_url import address_of
-from outrider.delivery.outcome import Outcome
+from outrider.delivery.publisher import Outcome, Publisher
 from outrider.errors import BrokerOutage
 from outrider.failures import Failure, classify, failure, outage
 from outrider.storage.message import Message
@@ -53,14 +53,13 @@ _ABOUT_THE_EXCHANGE = frozenset({"NotFound", "AccessRefused"})
 _ABOUT_A_MISSING_QUEUE = frozenset({"NoRoute", "NotFound"})
 
 
-class AmqpPublisher:
+class AmqpPublisher(Publisher):
     """See Publisher for the contract."""
 
     def __init__(self, clients: Sequence[Any], *, send_timeout_seconds: float) -> None:
-        self._clients = deque(clients)
+        super().__init__(clients)
         self._send_timeout_seconds = send_timeout_seconds
         self._connection: AmqpConnection | None = None
-        self._loss: BrokerOutage | None = None
         self._main_channel: PublishChannel | None = None
         self._isolation_channel: PublishChannel | None = None
         self._isolation_queue: deque[Envelope] = deque()
@@ -71,8 +70,6 @@ class AmqpPublisher:
         # Ids of the messages in flight when the broker closed the connection with a protocol error.
         self._possible_causes: set[int] = set()
         self._possible_causes_until = 0.0
-        self._outcomes: list[Outcome] = []
-        self._unconfirmed: list[Message] = []
         self._order = 0
 
     def connect(self) -> None:
@@ -83,7 +80,7 @@ class AmqpPublisher:
         try:
             connection = AmqpConnection(client)
             self._main_channel = PublishChannel(connection, self._add_outcome)
-            connection.limit_waits(self._send_timeout_seconds)
+            connection.timeout_seconds = self._send_timeout_seconds
         except (OSError, AMQPError) as error:
             self._clients.rotate(-1)
             if connection is not None:
@@ -125,14 +122,7 @@ class AmqpPublisher:
                     self._read(connection)
             except Exception as error:
                 self._lose_connection(error)
-        if not self._outcomes and self._connection is None:
-            raise self._outage_reason()
-        outcomes, self._outcomes = self._outcomes, []
-        return outcomes
-
-    @property
-    def has_outcomes(self) -> bool:
-        return bool(self._outcomes)
+        return self._take_outcomes()
 
     @property
     def has_blocking_work(self) -> bool:
@@ -160,10 +150,6 @@ class AmqpPublisher:
     @property
     def isolating(self) -> bool:
         return bool(self._isolation_queue)
-
-    def take_unconfirmed(self) -> list[Message]:
-        unconfirmed, self._unconfirmed = self._unconfirmed, []
-        return unconfirmed
 
     def withdraw(self) -> list[Message]:
         withdrawn = sorted([*self._set_aside, *self._isolation_queue])
@@ -378,8 +364,3 @@ class AmqpPublisher:
         self._connection = self._main_channel = self._isolation_channel = None
         self._declarer.disconnected()
         self._refused_exchanges.clear()
-
-    def _outage_reason(self) -> BrokerOutage:
-        if self.blocked is not None:
-            return outage("Blocked", f"the broker takes no messages: {self.blocked}")
-        return self._loss or outage("NotConnected", "there is no connection to the broker")

@@ -46,7 +46,6 @@ _PROPERTY_TYPES: Mapping[str, type | tuple[type, ...]] = {
     "timestamp": int,
     "expiration": (int, float),
 }
-_decode_json = json.JSONDecoder().raw_decode
 _DELAY_EXCHANGE = re.compile(r"^(?P<prefix>.+_)?celery_delayed_\d+$")
 _DELAY_BITS = re.compile(r"^(?:[01]\.){28}")
 
@@ -63,7 +62,7 @@ class BrokerMessage(NamedTuple):
 
 def to_broker_message(message: Message, now: int) -> BrokerMessage:
     """The message to send at `now` (server time). Raises UndecodableMessage."""
-    headers = parse_object(message.headers, "headers")
+    headers = _parse_object(message.headers, "headers")
     properties: dict[str, Any] = {
         "content_type": message.content_type,
         "content_encoding": message.content_encoding,
@@ -72,7 +71,7 @@ def to_broker_message(message: Message, now: int) -> BrokerMessage:
         "type": message.event_type,
         "timestamp": to_unix_seconds(message.created_at),
     }
-    given = parse_object(message.properties, "properties")
+    given = _parse_object(message.properties, "properties")
     if given:
         _set_given(given, properties)
     if message.expires_at is not None or "expiration" in properties:
@@ -85,9 +84,8 @@ def to_broker_message(message: Message, now: int) -> BrokerMessage:
     return BrokerMessage(exchange, routing_key, headers, properties)
 
 
-def parse_object(text: str | bytes, column: str) -> dict[str, Any]:
-    """The JSON object of a column."""
-    if text in ("{}", b"{}"):
+def _parse_object(text: str, column: str) -> dict[str, Any]:
+    if text == "{}":
         return {}
     value = parse_json(text, column)
     if not isinstance(value, dict):
@@ -95,17 +93,10 @@ def parse_object(text: str | bytes, column: str) -> dict[str, Any]:
     return value
 
 
-def parse_json(text: str | bytes, column: str) -> Any:
+def parse_json(text: str, column: str) -> Any:
     """The JSON value of a column, with the types that kombu's encoder marks (UUIDs, datetimes, decimals, bytes)."""
     try:
-        if isinstance(text, bytes):
-            text = text.decode()
-        if "__type__" in text:
-            return kombu_json.loads(text)
-        if text.startswith("{") and text.endswith("}"):
-            # The server has checked that it is JSON: skip the search for surrounding white space.
-            return _decode_json(text)[0]
-        return json.loads(text)
+        return kombu_json.loads(text) if "__type__" in text else json.loads(text)
     except Exception as error:
         # kombu's decoders raise many types for a malformed marker. The row is the cause in any case.
         raise UndecodableMessage(f"{column} does not decode: {type(error).__name__}") from error
@@ -124,7 +115,7 @@ def _set_given(given: dict[str, Any], properties: dict[str, Any]) -> None:
         properties[name] = value
 
 
-def _add_log_context(headers: dict[str, Any], context: str | bytes) -> None:
+def _add_log_context(headers: dict[str, Any], context: str) -> None:
     """Consumers add it to their logs. A malformed context is left out: the message is sent without it."""
     try:
         log_context = json.loads(context)

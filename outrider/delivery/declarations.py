@@ -3,7 +3,7 @@ Declare the queues and exchanges of a row's `declarations` column before the row
 
 The column is a JSON array of what kombu's `Queue.as_dict(recurse=True)` returns, without values that equal kombu's
 defaults. Bindings are objects with an exchange, a routing key and arguments. An object with a `type` is an exchange.
-`Declared` remembers which texts were declared on a connection, because declaring takes a round trip.
+A text is declared once per connection, because declaring takes a round trip.
 """
 
 from __future__ import annotations
@@ -19,35 +19,22 @@ from outrider.errors import UndecodableMessage
 MAX_REMEMBERED = 10_000
 
 
-class Declared:
-    """The texts that were declared on the present connection."""
+def declare(text: str, channel: Any, declared: set[str]) -> None:
+    """
+    Declare everything in the text on a kombu channel, unless `declared` has the text; then add it there.
 
-    def __init__(self) -> None:
-        self._texts: set[str | bytes] = set()
-
-    def __contains__(self, text: str | bytes) -> bool:
-        return text in self._texts
-
-    def remember(self, text: str | bytes) -> None:
-        if len(self._texts) >= MAX_REMEMBERED:
-            self._texts.clear()
-        self._texts.add(text)
-
-    def forget(self, text: str | bytes) -> None:
-        """Declare it again next time: its queue may have been deleted."""
-        self._texts.discard(text)
-
-    def clear(self) -> None:
-        self._texts.clear()
-
-
-def declare(text: str | bytes, channel: Any) -> None:
-    """Declare everything in the text on a kombu channel. Raises the broker's error, or UndecodableMessage."""
+    `declared` belongs to one connection. Raises the broker's error, or UndecodableMessage.
+    """
+    if text in declared:
+        return
     for each in parse_declarations(text):
         each.declare(channel=channel)
+    if len(declared) >= MAX_REMEMBERED:
+        declared.clear()
+    declared.add(text)
 
 
-def parse_declarations(text: str | bytes) -> list[Any]:
+def parse_declarations(text: str) -> list[Any]:
     entries = parse_json(text, "declarations")
     if not isinstance(entries, list):
         raise UndecodableMessage("declarations is not a JSON array")

@@ -25,8 +25,8 @@ from kombu.transport import virtual
 
 from outrider.delivery.broker_message import BrokerMessage, to_broker_message
 from outrider.delivery.broker_url import address_of
-from outrider.delivery.declarations import Declared, declare
-from outrider.delivery.outcome import Outcome
+from outrider.delivery.declarations import declare
+from outrider.delivery.publisher import Outcome, Publisher
 from outrider.errors import BrokerOutage, SettingsError
 from outrider.failures import Failure, FailureKind, classify, failure, outage
 from outrider.storage.message import Message
@@ -34,17 +34,14 @@ from outrider.storage.message import Message
 PIPELINE_MESSAGES = 500
 
 
-class KombuPublisher:
+class KombuPublisher(Publisher):
     """See Publisher for the contract."""
 
     def __init__(self, clients: Sequence[Any]) -> None:
-        self._clients = deque(clients)
+        super().__init__(clients)
         self._channel: Any = None
-        self._loss: BrokerOutage | None = None
-        self._declared = Declared()
+        self._declared: set[str] = set()
         self._unsent: deque[tuple[Message, int]] = deque()  # with the server time of `publish`
-        self._outcomes: list[Outcome] = []
-        self._unconfirmed: list[Message] = []
 
     def connect(self) -> None:
         if self._channel is not None:
@@ -71,14 +68,7 @@ class KombuPublisher:
         self._unsent.extend((message, now) for message in messages)
 
     def collect(self, timeout_seconds: float) -> list[Outcome]:  # noqa: ARG002  outcomes do not arrive, see above
-        if not self._outcomes and self._channel is None:
-            raise self._outage_reason()
-        outcomes, self._outcomes = self._outcomes, []
-        return outcomes
-
-    @property
-    def has_outcomes(self) -> bool:
-        return bool(self._outcomes)
+        return self._take_outcomes()
 
     @property
     def has_blocking_work(self) -> bool:
@@ -98,14 +88,6 @@ class KombuPublisher:
             self._disconnect()
             raise
 
-    @property
-    def isolating(self) -> bool:
-        return False
-
-    def take_unconfirmed(self) -> list[Message]:
-        unconfirmed, self._unconfirmed = self._unconfirmed, []
-        return unconfirmed
-
     def withdraw(self) -> list[Message]:
         withdrawn = [message for message, _ in self._unsent]
         self._unsent.clear()
@@ -115,20 +97,9 @@ class KombuPublisher:
     def in_flight(self) -> int:
         return len(self._unsent) + len(self._unconfirmed)
 
-    def fileno(self) -> int | None:
-        return None
-
-    @property
-    def wants_write(self) -> bool:
-        return False
-
     def heartbeat(self) -> None:
         if self._channel is None:
             raise self._outage_reason()
-
-    @property
-    def blocked(self) -> str | None:
-        return None
 
     def close(self) -> None:
         self._disconnect()
@@ -137,7 +108,8 @@ class KombuPublisher:
         ready = []
         for message, now in batch:
             try:
-                self._declare_for(message)
+                if message.declarations:
+                    declare(message.declarations, self._channel, self._declared)
                 ready.append((message, to_broker_message(message, now)))
             except Exception as error:
                 self._fail(message, error)
@@ -234,12 +206,6 @@ class KombuPublisher:
             )
         )
 
-    def _declare_for(self, message: Message) -> None:
-        text = message.declarations
-        if text and text not in self._declared:
-            declare(text, self._channel)
-            self._declared.remember(text)
-
     def _fail(self, message: Message, error: Exception) -> None:
         """Add the failure of one message, or raise BrokerOutage if the exception means an outage."""
         refusal = classify(error)
@@ -254,7 +220,7 @@ class KombuPublisher:
     def _add_outcome(self, message: Message, refusal: Failure | None) -> None:
         self._outcomes.append(Outcome(message, refusal))
         if refusal is not None and message.declarations:
-            self._declared.forget(message.declarations)
+            self._declared.discard(message.declarations)  # its queue may have been deleted
 
     def _disconnect(self) -> None:
         """Release the connection. Messages that were not sent become unconfirmed. The next host is tried next."""
@@ -265,9 +231,6 @@ class KombuPublisher:
         self._declared.clear()
         self._unconfirmed.extend(self.withdraw())
         self._clients.rotate(-1)
-
-    def _outage_reason(self) -> BrokerOutage:
-        return self._loss or outage("NotConnected", "there is no connection to the broker")
 
 
 @contextmanager

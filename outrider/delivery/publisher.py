@@ -24,23 +24,44 @@ everything else.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
+from collections import deque
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Any, NamedTuple
 
-from outrider.delivery.outcome import Outcome
+from outrider.errors import BrokerOutage
+from outrider.failures import Failure, outage
 from outrider.settings.tls import TlsOptions
 from outrider.storage.message import Message
 
 
-class Publisher(Protocol):
+class Outcome(NamedTuple):
+    """The result of publishing one message."""
+
+    message: Message
+    failure: Failure | None
+    """None: the broker confirmed the message."""
+
+
+class Publisher(ABC):
     """Publishes messages and reports the outcome of each. Not thread-safe: one thread at a time may use it."""
 
+    def __init__(self, clients: Sequence[Any]) -> None:
+        """`clients`: one kombu Connection for each host."""
+        self._clients = deque(clients)
+        self._loss: BrokerOutage | None = None
+        self._outcomes: list[Outcome] = []
+        self._unconfirmed: list[Message] = []
+
+    @abstractmethod
     def connect(self) -> None:
         """Open the connection, unless it is open. Blocks. Raises BrokerOutage, at the latest after connect_timeout."""
 
     @property
+    @abstractmethod
     def connected(self) -> bool: ...
 
+    @abstractmethod
     def publish(self, messages: Sequence[Message], now: int) -> None:
         """
         Start sending; `now` is the server time. Does not block.
@@ -54,6 +75,7 @@ class Publisher(Protocol):
           what is in flight on it.
         """
 
+    @abstractmethod
     def collect(self, timeout_seconds: float) -> list[Outcome]:
         """
         Return the outcomes that have arrived. Waits for the first one up to the timeout, unless nothing is in flight or
@@ -66,11 +88,14 @@ class Publisher(Protocol):
     @property
     def has_outcomes(self) -> bool:
         """Outcomes are ready, without anything to read at `fileno`: `collect(0)` returns them."""
+        return bool(self._outcomes)
 
     @property
+    @abstractmethod
     def has_blocking_work(self) -> bool:
         """Something waits for `do_blocking_work`. Always False without a connection and while `blocked`."""
 
+    @abstractmethod
     def do_blocking_work(self) -> None:
         """
         Do a part of the blocking work. It may wait for the broker, for as long as send_timeout per round trip.
@@ -85,14 +110,19 @@ class Publisher(Protocol):
 
         `collect` sends the next one when the one before has its outcome, so call it without delay.
         """
+        return False
 
     def take_unconfirmed(self) -> list[Message]:
         """After a BrokerOutage or `close`: the messages without an outcome, in the order they were published."""
+        unconfirmed, self._unconfirmed = self._unconfirmed, []
+        return unconfirmed
 
+    @abstractmethod
     def withdraw(self) -> list[Message]:
         """Take back the messages that were not sent yet."""
 
     @property
+    @abstractmethod
     def in_flight(self) -> int:
         """Messages that have not come back yet, including those in `take_unconfirmed`."""
 
@@ -102,20 +132,36 @@ class Publisher(Protocol):
 
         None without a connection, and for a transport that sends in `do_blocking_work`.
         """
+        return None
 
     @property
     def wants_write(self) -> bool:
         """The socket did not take everything yet. Messages that are published now are buffered in memory."""
+        return False
 
+    @abstractmethod
     def heartbeat(self) -> None:
         """Call about once a second, and `collect(0)` after it. Raises BrokerOutage when the broker is silent."""
 
     @property
     def blocked(self) -> str | None:
         """Why the broker takes no messages at present (it is low on memory or disk); None while it takes them."""
+        return None
 
+    @abstractmethod
     def close(self) -> None:
         """Never raises, and takes about a second at most. What was in flight is then in `take_unconfirmed`."""
+
+    def _take_outcomes(self) -> list[Outcome]:
+        if not self._outcomes and not self.connected:
+            raise self._outage_reason()
+        outcomes, self._outcomes = self._outcomes, []
+        return outcomes
+
+    def _outage_reason(self) -> BrokerOutage:
+        if self.blocked is not None:
+            return outage("Blocked", f"the broker takes no messages: {self.blocked}")
+        return self._loss or outage("NotConnected", "there is no connection to the broker")
 
 
 def open_publisher(

@@ -8,7 +8,7 @@ from __future__ import annotations
 import threading
 import time
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import psycopg
@@ -18,7 +18,7 @@ from outrider.demo.screen import Screen, View
 from outrider.demo.servers import BrokerKind, Servers, count_rows, is_ready, running_servers
 from outrider.demo.shop import Shop
 from outrider.demo.tally import DeliveryTally, Figures
-from outrider.embedded import EmbeddedServer
+from outrider.embedded.server import EmbeddedServer
 from outrider.errors import OutboxError
 
 QUEUE = "orders"
@@ -31,19 +31,10 @@ JOIN_SECONDS = 20.0
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
-    seconds: float
-    rate: float
-    broker: BrokerKind
-
-
-@dataclass(frozen=True, slots=True)
 class DemoResult:
     figures: Figures
     orders: int
     """Rows of the shop's table: committed orders according to the database."""
-    pending: int
-    """Rows that are still in the outbox."""
     drained_seconds: float
     """From the last order to the last delivery."""
 
@@ -116,19 +107,19 @@ class BrokerKiller:
             self.error = error
 
 
-def run_demo(options: Options, screen: Screen) -> DemoResult:
+def run_demo(screen: Screen, *, seconds: float, rate: float, broker: BrokerKind) -> DemoResult:
     """Start the servers, run all steps and return the result. Raises OutboxError if the demo cannot run."""
-    screen.say(f"starting PostgreSQL, {options.broker}, cdc-relay and retry-scheduler")
+    screen.say(f"starting PostgreSQL, {broker}, cdc-relay and retry-scheduler")
     with ExitStack() as stack:
-        servers = stack.enter_context(running_servers(options.broker))
+        servers = stack.enter_context(running_servers(broker))
         tally = DeliveryTally()
-        consumer = OrderConsumer(servers.broker.url, QUEUE, tally, acknowledge=options.broker == "rabbitmq")
+        consumer = OrderConsumer(servers.broker.url, QUEUE, tally, acknowledge=broker == "rabbitmq")
         consumer.declare()
         consumer.start()
         stack.callback(consumer.close)
-        shop = Shop(servers.dsn, QUEUE, options.rate, tally)
+        shop = Shop(servers.dsn, QUEUE, rate, tally)
         stack.callback(shop.close)
-        killer = BrokerKiller(servers.broker, consumer, tally, options.seconds)
+        killer = BrokerKiller(servers.broker, consumer, tally, seconds)
         stack.callback(killer.close)
         connection = stack.enter_context(psycopg.connect(servers.dsn, autocommit=True))
 
@@ -136,50 +127,38 @@ def run_demo(options: Options, screen: Screen) -> DemoResult:
         progress.wait_until_ready()
         shop.open()
         killer.start()
-        progress.show_for(options.seconds)
+        progress.show_for(seconds)
         shop.close()
         closed_at = time.monotonic()
         progress.show_until_delivered(DRAIN_SECONDS)
         drained = max(0.0, tally.last_arrival - closed_at)
-        return DemoResult(tally.figures(), progress.orders, progress.pending, drained)
+        return DemoResult(tally.figures(), progress.orders, drained)
 
 
+@dataclass
 class _Progress:
     """Shows the state of the demo several times a second, and raises OutboxError if one of its parts has failed."""
 
-    def __init__(
-        self,
-        screen: Screen,
-        tally: DeliveryTally,
-        servers: Servers,
-        shop: Shop,
-        consumer: OrderConsumer,
-        killer: BrokerKiller,
-        connection: psycopg.Connection[Any],
-    ) -> None:
-        self.orders = 0
-        self.pending = 0
-        self._screen = screen
-        self._tally = tally
-        self._servers = servers
-        self._parts: dict[str, Shop | OrderConsumer | BrokerKiller] = {
-            "shop": shop,
-            "consumer": consumer,
-            "thread that kills the broker": killer,
-        }
-        self._killer = killer
-        self._connection = connection
-        self._started = time.monotonic()
+    screen: Screen
+    tally: DeliveryTally
+    servers: Servers
+    shop: Shop
+    consumer: OrderConsumer
+    killer: BrokerKiller
+    connection: psycopg.Connection[Any]
+    orders: int = 0
+    pending: int = 0
+    started: float = field(default_factory=time.monotonic)
 
     def wait_until_ready(self) -> None:
         """Wait for both services, so that their start is not part of the measured latency."""
         deadline = time.monotonic() + READY_SECONDS
-        while not is_ready(self._connection):
+        while not is_ready(self.connection):
             self._check()
             if time.monotonic() > deadline:
                 raise OutboxError(f"the services are not ready after {READY_SECONDS:g} s")
             time.sleep(REFRESH_SECONDS)
-        self._started = time.monotonic()
+        self.started = time.monotonic()
 
     def show_for(self, seconds: float) -> None:
         deadline = time.monotonic() + seconds
@@ -196,18 +175,23 @@ class _Progress:
             self._show()
 
     def _is_delivered(self) -> bool:
-        return self._killer.done.is_set() and self.pending == 0 and self._tally.is_complete()
+        return self.killer.done.is_set() and self.pending == 0 and self.tally.is_complete()
 
     def _show(self) -> None:
         self._check()
-        self.orders, self.pending = count_rows(self._connection)
-        elapsed = time.monotonic() - self._started
-        killer = self._killer
-        self._screen.show(View(elapsed, killer.phase, killer.broker_is_down, self._tally.figures(), self.pending))
+        self.orders, self.pending = count_rows(self.connection)
+        elapsed = time.monotonic() - self.started
+        killer = self.killer
+        self.screen.show(View(elapsed, killer.phase, killer.broker_is_down, self.tally.figures(), self.pending))
 
     def _check(self) -> None:
-        self._servers.check()
-        for name, part in self._parts.items():
+        self.servers.check()
+        parts: dict[str, Shop | OrderConsumer | BrokerKiller] = {
+            "shop": self.shop,
+            "consumer": self.consumer,
+            "thread that kills the broker": self.killer,
+        }
+        for name, part in parts.items():
             if part.error is not None:
                 raise OutboxError(f"the demo's {name} failed: {part.error}")
 

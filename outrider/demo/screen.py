@@ -6,8 +6,7 @@ import time
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from types import TracebackType
-from typing import TYPE_CHECKING, Protocol, Self
+from typing import TYPE_CHECKING, Self
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -42,14 +41,6 @@ class View:
     pending: int
 
 
-class Screen(Protocol):
-    def say(self, text: str) -> None:
-        """Print a line."""
-
-    def show(self, view: View) -> None:
-        """Show the current state."""
-
-
 class LiveScreen(AbstractContextManager["LiveScreen"]):
     """A display that is redrawn in place."""
 
@@ -60,9 +51,7 @@ class LiveScreen(AbstractContextManager["LiveScreen"]):
         self._live.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._live.stop()
 
     def say(self, text: str) -> None:
@@ -80,9 +69,7 @@ class LineScreen(AbstractContextManager["LineScreen"]):
         self._phase = ""
         self._due = 0.0
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         return None
 
     def say(self, text: str) -> None:
@@ -103,43 +90,34 @@ class LineScreen(AbstractContextManager["LineScreen"]):
         )
 
 
+Screen = LiveScreen | LineScreen
+
+
 def print_summary(console: Console, result: DemoResult) -> None:
     """Print what happened and what to do next."""
     figures = result.figures
     lost = result.orders - figures.delivered
-    rows = [
-        ("committed", str(result.orders), "orders, each with its message in the same transaction"),
-        ("delivered", str(figures.delivered), "every committed message" if not lost else f"{lost} are missing"),
-        (
-            "duplicates",
-            str(figures.duplicates),
-            "delivery is at least once; consumers recognise duplicates by message_id",
-        ),
-        (
-            "rolled back",
-            str(figures.rolled_back),
-            f"{figures.rolled_back_but_delivered} of their messages were delivered: a bug"
-            if figures.rolled_back_but_delivered
-            else "transactions; none of their messages was delivered",
-        ),
-        (
-            "latency",
-            f"p50 {milliseconds(figures.p50_ms)}, p99 {milliseconds(figures.p99_ms)}",
-            "from INSERT to consumer while the broker was up",
-        ),
-        (
-            "outage",
-            f"{figures.outage_seconds:.1f} s",
-            f"the broker was killed; {figures.outage_messages} messages were delayed, "
-            f"the longest by {milliseconds(figures.outage_max_ms)}",
-        ),
-    ]
     table = Table.grid(padding=(0, 2))
     table.add_column(style="bold")
     table.add_column(justify="right")
     table.add_column(style="dim")
-    for row in rows:
-        table.add_row(*row)
+    table.add_row("committed", str(result.orders), "orders, each with its message in the same transaction")
+    delivered = f"{lost} are missing" if lost else "every committed message"
+    table.add_row("delivered", str(figures.delivered), delivered)
+    duplicates = "delivery is at least once; consumers recognise duplicates by message_id"
+    table.add_row("duplicates", str(figures.duplicates), duplicates)
+    rolled_back = "transactions; none of their messages was delivered"
+    if figures.rolled_back_but_delivered:
+        rolled_back = f"{figures.rolled_back_but_delivered} of their messages were delivered: a bug"
+    table.add_row("rolled back", str(figures.rolled_back), rolled_back)
+    latency = f"p50 {milliseconds(figures.p50_ms)}, p99 {milliseconds(figures.p99_ms)}"
+    table.add_row("latency", latency, "from INSERT to consumer while the broker was up")
+    table.add_row(
+        "outage",
+        f"{figures.outage_seconds:.1f} s",
+        f"the broker was killed; {figures.outage_messages} messages were delayed, "
+        f"the longest by {milliseconds(figures.outage_max_ms)}",
+    )
     console.print(table)
     if result.is_lossless:
         console.print("committed = delivered: nothing was lost", style="bold green")

@@ -12,18 +12,22 @@ import os
 import signal
 import sys
 import tempfile
-import threading
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 import psycopg
 
-from outrider.embedded import EmbeddedServer, Postgres, RabbitMQ, Valkey
+from outrider.embedded.postgres import Postgres
 from outrider.embedded.process import ProcessGuard, ServerProcess
+from outrider.embedded.rabbitmq import RabbitMQ
+from outrider.embedded.valkey import Valkey
 from outrider.errors import OutboxError
-from outrider.operations.setup import Target, apply_step, plan_setup, read_facts
+from outrider.operations.setup.apply import apply_step
+from outrider.operations.setup.facts import read_facts
+from outrider.operations.setup.plan import Target, plan_setup
 from outrider.settings.database import ENVIRONMENT_PREFIX
 from outrider.storage.connection import connect
 from outrider.storage.sql_files import migrations, script
@@ -52,8 +56,7 @@ class ValkeyWithoutFsync(Valkey):
     answered, without fsync. The embedded default calls fsync for every command, which limits consumers to its rate.
     """
 
-    def _launch_with(self, command: list[str], environment: dict[str, str] | None = None) -> ServerProcess:
-        return super()._launch_with([*command, "--appendfsync", "no"], environment)
+    appendfsync = "no"
 
 
 @dataclass
@@ -81,29 +84,14 @@ def running_servers(broker_kind: BrokerKind) -> Iterator[Servers]:
         broker = stack.enter_context(
             contextlib.closing((ValkeyWithoutFsync if broker_kind == "valkey" else RabbitMQ)(base_dir=directory))
         )
-        _start_together(postgres, broker)
+        # Not in a `with` block: after Ctrl-C, closing the servers ends their starts.
+        pool = ThreadPoolExecutor()
+        for started in [pool.submit(server.start) for server in (postgres, broker)]:
+            started.result()
         _set_up(postgres.dsn())
         services = {name: _start_service(guard, directory, name, postgres.dsn(), broker.url) for name in SERVICES}
         stack.callback(_stop, services)
         yield Servers(postgres.dsn(), broker, services)
-
-
-def _start_together(*servers: EmbeddedServer) -> None:
-    errors: list[Exception] = []
-
-    def start(server: EmbeddedServer) -> None:
-        try:
-            server.start()
-        except Exception as error:
-            errors.append(error)
-
-    threads = [threading.Thread(target=start, args=(server,), daemon=True) for server in servers]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    if errors:
-        raise errors[0]
 
 
 def _set_up(dsn: str) -> None:

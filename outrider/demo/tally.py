@@ -26,8 +26,6 @@ class Figures:
 
     committed: int
     delivered: int
-    missing: int
-    """Committed and not delivered: still pending, or lost if nothing is pending any more."""
     duplicates: int
     rolled_back: int
     rolled_back_but_delivered: int
@@ -111,7 +109,6 @@ class DeliveryTally:
             return Figures(
                 committed=len(self._committed),
                 delivered=len(self._arrived & self._committed),
-                missing=len(self._committed - self._arrived),
                 duplicates=self._arrivals - len(self._arrived),
                 rolled_back=len(self._rolled_back),
                 rolled_back_but_delivered=len(self._arrived & self._rolled_back),

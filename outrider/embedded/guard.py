@@ -178,14 +178,10 @@ def requests_from(stream: int, parent_pid: int) -> Iterator[Request]:
         yield from (json.loads(line) for line in lines)
 
 
-def terminate(*_: object) -> None:
-    raise SystemExit
-
-
 def main() -> None:
     parent_pid, *directories = sys.argv[1:]
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which then closes the pipe
-    signal.signal(signal.SIGTERM, terminate)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit())
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     prctl(PR_SET_CHILD_SUBREAPER, 1)
     guard = Guard(directories)

@@ -15,17 +15,24 @@ A `data_dir` that the caller gives is kept and can be used by the next server; o
 from __future__ import annotations
 
 import ctypes
-import importlib.util
 import os
 import re
 import shutil
 import signal
 import subprocess
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal
 
-from outrider.embedded.process import EmbeddedServerError, ServerProcess, UserIds, can_enter, unprivileged_user
+from outrider.embedded.process import (
+    EmbeddedServerError,
+    ServerProcess,
+    UserIds,
+    can_enter,
+    package_files,
+    run_to_end,
+    unprivileged_user,
+)
 from outrider.embedded.server import EmbeddedServer
 
 StopMode = Literal["smart", "fast", "immediate"]
@@ -56,7 +63,7 @@ INITDB_SECONDS = 120
 def installations() -> dict[int, Path]:
     """Directory of the binaries by major version; the wheel's are preferred to Debian's of the same version."""
     found: dict[int, Path] = {}
-    for directory in (*_wheel_directories(), *Path("/usr/lib/postgresql").glob("*/bin")):
+    for directory in (*package_files(WHEEL, "pginstall*/bin"), *Path("/usr/lib/postgresql").glob("*/bin")):
         if (directory / "initdb").exists() and (version := _major_version(directory)) is not None:
             found.setdefault(version, directory)
     return dict(sorted(found.items(), reverse=True))
@@ -65,12 +72,6 @@ def installations() -> dict[int, Path]:
 def available_versions() -> tuple[int, ...]:
     """Major versions that `Postgres(version=...)` can start here, newest first."""
     return tuple(installations())
-
-
-def _wheel_directories() -> Iterator[Path]:
-    spec = importlib.util.find_spec(WHEEL)
-    for location in (spec and spec.submodule_search_locations) or ():
-        yield from Path(location).glob("pginstall*/bin")
 
 
 def _major_version(directory: Path) -> int | None:
@@ -170,19 +171,14 @@ class Postgres(EmbeddedServer):
 
     def _initialise(self) -> None:
         options = ["-U", "postgres", "-A", "trust", "-E", "UTF8", "--locale=C", "--no-sync"]
-        run = subprocess.run(
+        run_to_end(
             [str(self._binaries / "initdb"), "-D", str(self.data_dir), *options],
-            check=False,
             user=self.user.uid if self.user else None,
             group=self.user.gid if self.user else None,
             extra_groups=[] if self.user else None,
             cwd=self.directory,
-            capture_output=True,
-            text=True,
             timeout=INITDB_SECONDS,
         )
-        if run.returncode != 0:
-            raise EmbeddedServerError(f"initdb failed:\n{run.stdout}{run.stderr}")
 
     def _make_reachable(self, user: UserIds) -> None:
         if not can_enter(self.data_dir, user):

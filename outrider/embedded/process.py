@@ -12,6 +12,7 @@ server and ending with a killed guard need Linux.
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import json
 import os
 import pwd
@@ -23,7 +24,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -57,12 +58,32 @@ def free_port() -> int:
     raise EmbeddedServerError(f"no free port found on 127.0.0.1 between {PORTS.start} and {PORTS.stop}")
 
 
-def accepts_connections(port: int) -> bool:
+def answers(port: int, request: bytes = b"", expected: bytes = b"") -> bool:
+    """Whether a server on this loopback port accepts a connection and answers the request with these bytes."""
     try:
-        socket.create_connection(("127.0.0.1", port), timeout=1).close()
+        with socket.create_connection(("127.0.0.1", port), timeout=2) as connection:
+            connection.sendall(request)
+            return connection.recv(len(expected)) == expected
     except OSError:
         return False
-    return True
+
+
+def package_files(package: str, pattern: str) -> Iterator[Path]:
+    """Files of an installed package, which is not imported. Yields nothing if it is not installed."""
+    spec = importlib.util.find_spec(package)
+    for location in (spec and spec.submodule_search_locations) or ():
+        yield from Path(location).glob(pattern)
+
+
+def run_to_end(command: Sequence[str], **options: Any) -> str:
+    """Run a program and return what it prints. Raises EmbeddedServerError with its output if it fails."""
+    run: subprocess.CompletedProcess[str] = subprocess.run(
+        command, check=False, capture_output=True, text=True, **options
+    )
+    if run.returncode != 0:
+        called = " ".join((Path(command[0]).name, *command[1:]))
+        raise EmbeddedServerError(f"{called} failed:\n{run.stdout}{run.stderr}")
+    return run.stdout
 
 
 def unprivileged_user() -> UserIds | None:
@@ -78,10 +99,8 @@ def unprivileged_user() -> UserIds | None:
     raise EmbeddedServerError("running as root, and there is no user 'postgres' or 'nobody' to run the server as")
 
 
-def can_enter(path: Path, user: UserIds | None) -> bool:
-    """Whether `user` may enter every directory down to `path` (None: this process, which may)."""
-    if user is None:
-        return True
+def can_enter(path: Path, user: UserIds) -> bool:
+    """Whether `user` may enter every directory down to `path`."""
     for directory in (path, *path.parents):
         status = directory.stat()
         shift = 6 if status.st_uid == user.uid else 3 if status.st_gid == user.gid else 0

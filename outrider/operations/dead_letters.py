@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 from outrider.operations.message_selection import MessageSelection
 from outrider.operations.rate_limit import RateLimit
-from outrider.operations.stored_content import StoredContent
+from outrider.operations.stored_content import StoredContent, split_content
 from outrider.storage.fingerprint import fingerprint, pattern
 from outrider.storage.store import Store
 
@@ -37,10 +37,7 @@ class DeadLetterSelection(MessageSelection):
     reason: str | None = None
     """One of DEAD_LETTER_REASONS."""
     fingerprint: str | None = None
-    """Of one kind of failure, as in FailureGroup."""
-
-    def parameters(self) -> dict[str, object]:
-        return MessageSelection.parameters(self) | {"reason": self.reason}
+    """Of one kind of failure, as in FailureGroup. SQL does not know it: Python compares."""
 
 
 class ReplayResult(NamedTuple):
@@ -117,11 +114,6 @@ def discard(
     return discarded
 
 
-def purge(store: Store, *, older_than_seconds: float, event_type: str | None = None) -> int:
-    """Delete old dead letters of all types, or of the types that match a glob; returns how many."""
-    return discard(store, DeadLetterSelection(event_type=event_type, older_than_seconds=older_than_seconds))
-
-
 def count(store: Store, selection: DeadLetterSelection) -> int:
     return sum(len(ids) for ids in selected_ids(store, selection))
 
@@ -157,11 +149,7 @@ def _newest_first(store: Store, selection: DeadLetterSelection, batch_size: int)
 
 def find_with_content(store: Store, selection: DeadLetterSelection) -> tuple[DeadLetterSummary, StoredContent] | None:
     """The newest of the selected dead letters, with its content; None if there is none."""
-    row = store.dead_letter(selection.parameters())
-    if row is None:
-        return None
-    width = len(DeadLetterSummary._fields)
-    return DeadLetterSummary._make(row[:width]), StoredContent._make(row[width:])
+    return split_content(DeadLetterSummary, store.dead_letter(selection.parameters()))
 
 
 def group_by_failure(store: Store, selection: DeadLetterSelection) -> list[FailureGroup]:

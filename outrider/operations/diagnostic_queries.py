@@ -47,6 +47,11 @@ def fetch(store: Store, row_class: Callable[..., T], query: str, /, **parameters
             return cursor.execute(store.queries[query], parameters).fetchall()
 
 
+def fetch_one(store: Store, row_class: Callable[..., T], query: str, /, **parameters: object) -> T:
+    """The first row of a query that always has one."""
+    return fetch(store, row_class, query, **parameters)[0]
+
+
 def try_fetch(read: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T | Unavailable:
     """The result of `read(*args, **kwargs)`, or Unavailable."""
     try:

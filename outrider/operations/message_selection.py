@@ -24,9 +24,9 @@ class MessageSelection:
     newer_than_seconds: float | None = None
 
     def parameters(self) -> dict[str, object]:
-        """The query parameters of the conditions."""
+        """The query parameters of the conditions, including the fields that a subclass adds."""
         ids = self.ids
-        return {
+        return vars(self) | {
             "ids": None if ids is None else [each for each in ids if isinstance(each, int)],
             "event_ids": None if ids is None else [each for each in ids if isinstance(each, str)],
             "event_type": like_pattern(self.event_type),

@@ -23,7 +23,8 @@ in ISO 8601; ages are in seconds.
     workers                     kind, name, role, host, pid, version, started_at, last_seen_at, silent_seconds, stale
     slot                        null: there is no slot (polling only, or the relay has not created it); else name,
                                 active, active_pid, wal_status, lost (why it cannot be read any more, or null),
-                                retained_bytes, safe_wal_bytes, lag_bytes (not confirmed yet), failover
+                                retained_bytes, safe_wal_bytes, lag_bytes (not confirmed yet), failover, and the columns
+                                plugin, database, restart_lsn, confirmed_flush_lsn, invalidation_reason, conflicting
     publication                 null: there is none; else name, tables, problem (why the relay cannot use it, or null)
     unseen                      the parts that could not be read, and why
 """
@@ -35,11 +36,11 @@ from datetime import datetime
 from typing import Any, TypeVar
 
 from outrider.errors import DatabaseError, SetupError
-from outrider.operations.diagnostic_queries import Unavailable, fetch, only_column, try_fetch
-from outrider.operations.setup.facts import publication_shape, slot_state
+from outrider.operations.diagnostic_queries import Unavailable, fetch, fetch_one, try_fetch
+from outrider.operations.setup.facts import SlotState, publication_shape, slot_state
 from outrider.settings.database import DatabaseSettings
 from outrider.storage.connection import connect
-from outrider.storage.presence import INTERVAL_SECONDS
+from outrider.storage.service_queries import PRESENCE_INTERVAL_SECONDS
 from outrider.storage.store import Store
 
 COUNT_LIMIT = 10_000
@@ -47,7 +48,7 @@ COUNT_LIMIT = 10_000
 
 MOST_WORKERS = 200
 
-STALE_SECONDS = 4 * INTERVAL_SECONDS
+STALE_SECONDS = 4 * PRESENCE_INTERVAL_SECONDS
 """A worker not seen for longer than this was killed, or cannot reach the database."""
 
 _NO_TABLE = ("42P01", "3F000")
@@ -98,19 +99,6 @@ class Worker:
 
 
 @dataclass(frozen=True, slots=True)
-class SlotSummary:
-    name: str
-    active: bool
-    active_pid: int | None
-    wal_status: str | None
-    lost: str | None
-    retained_bytes: int | None
-    safe_wal_bytes: int | None
-    lag_bytes: int | None
-    failover: bool
-
-
-@dataclass(frozen=True, slots=True)
 class PublicationSummary:
     name: str
     tables: list[str]
@@ -128,7 +116,7 @@ class OutboxState:
     dead: DeadLetterCounts | None
     archive: ArchiveCount | None
     workers: list[Worker] | None
-    slot: SlotSummary | None
+    slot: SlotState | None
     publication: PublicationSummary | None
     unseen: dict[str, str]
 
@@ -145,13 +133,13 @@ def read_state(store: Store, *, publication: str, slot: str) -> OutboxState:
 
     try:
         return OutboxState(
-            **fetch(store, dict, "state_moment")[0],
+            **fetch_one(store, dict, "state_moment"),
             schema=store.queries.schema,
             queues=or_unseen("queues", try_fetch(read_queue_counts, store)),
-            dead=or_unseen("dead", try_fetch(_read_dead_letter_counts, store)),
-            archive=or_unseen("archive", try_fetch(_read_archive_count, store)),
+            dead=or_unseen("dead", try_fetch(fetch_one, store, DeadLetterCounts, "state_dead", most=COUNT_LIMIT)),
+            archive=or_unseen("archive", try_fetch(fetch_one, store, ArchiveCount, "state_archive", most=COUNT_LIMIT)),
             workers=or_unseen("workers", try_fetch(read_workers, store)),
-            slot=or_unseen("slot", try_fetch(_read_slot, store, slot)),
+            slot=or_unseen("slot", try_fetch(slot_state, store, slot)),
             publication=or_unseen("publication", try_fetch(_read_publication, store, publication)),
             unseen=unseen,
         )
@@ -175,7 +163,7 @@ def connect_and_read_state(settings: DatabaseSettings, *, connect_timeout_second
 
 
 def read_queue_counts(store: Store) -> QueueCounts:
-    return fetch(store, QueueCounts, "state_queues", most=COUNT_LIMIT)[0]
+    return fetch_one(store, QueueCounts, "state_queues", most=COUNT_LIMIT)
 
 
 def read_workers(store: Store) -> list[Worker]:
@@ -187,6 +175,8 @@ def as_document(state: OutboxState) -> dict[str, Any]:
     document = asdict(state)
     if state.workers is not None:
         document["workers"] = [{**asdict(worker), "stale": worker.stale} for worker in state.workers]
+    if state.slot is not None:
+        document["slot"]["lost"] = state.slot.lost
     head = {name: document.pop(name) for name in ("at", "database", "schema")}
     return {key: _as_json(value) for key, value in {**head, "exact_below": COUNT_LIMIT, **document}.items()}
 
@@ -199,32 +189,6 @@ def _as_json(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: _as_json(each) for key, each in value.items()}
     return [_as_json(each) for each in value] if isinstance(value, list) else value
-
-
-def _read_dead_letter_counts(store: Store) -> DeadLetterCounts:
-    return fetch(store, DeadLetterCounts, "state_dead", most=COUNT_LIMIT)[0]
-
-
-def _read_archive_count(store: Store) -> ArchiveCount:
-    return fetch(store, ArchiveCount, "state_archive", most=COUNT_LIMIT)[0]
-
-
-def _read_slot(store: Store, name: str) -> SlotSummary | None:
-    found = slot_state(store, name)
-    if found is None:
-        return None
-    lag_bytes = fetch(store, only_column, "state_slot_lag", slot=name)
-    return SlotSummary(
-        name=found.name,
-        active=found.active,
-        active_pid=found.active_pid,
-        wal_status=found.wal_status,
-        lost=found.lost,
-        retained_bytes=found.retained_bytes,
-        safe_wal_bytes=found.safe_wal_bytes,
-        lag_bytes=lag_bytes[0] if lag_bytes else None,
-        failover=found.failover,
-    )
 
 
 def _read_publication(store: Store, name: str) -> PublicationSummary | None:

@@ -15,7 +15,7 @@ from itertools import islice
 from typing import NamedTuple
 
 from outrider.operations.message_selection import MessageSelection
-from outrider.operations.stored_content import StoredContent
+from outrider.operations.stored_content import StoredContent, split_content
 from outrider.storage.store import Store
 
 BATCH_SIZE = 1000
@@ -32,14 +32,6 @@ class PendingSelection(MessageSelection):
     """Only messages that the scheduler may claim now."""
     failed: bool = False
     """Only messages that failed at least once."""
-
-    def parameters(self) -> dict[str, object]:
-        return MessageSelection.parameters(self) | {
-            "ordering_key": self.ordering_key,
-            "owner": self.owner,
-            "due": self.due,
-            "failed": self.failed,
-        }
 
 
 class PendingMessage(NamedTuple):
@@ -104,11 +96,7 @@ def oldest_first(store: Store, selection: PendingSelection, *, limit: int = 50) 
 
 def find_with_content(store: Store, selection: PendingSelection) -> tuple[PendingMessage, StoredContent] | None:
     """The newest of the selected messages, with its content; None if there is none."""
-    row = store.pending_message(selection.parameters())
-    if row is None:
-        return None
-    width = len(PendingMessage._fields)
-    return PendingMessage._make(row[:width]), StoredContent._make(row[width:])
+    return split_content(PendingMessage, store.pending_message(selection.parameters()))
 
 
 def _batches(store: Store, selection: PendingSelection, batch_size: int) -> Iterator[list[PendingMessage]]:

@@ -40,13 +40,7 @@ class ReplaySelection:
     """Only later versions of the stream. Not for the archive."""
 
     def parameters(self) -> dict[str, object]:
-        return {
-            "stream": self.stream,
-            "event_type": like_pattern(self.event_type),
-            "since": self.since,
-            "until": self.until,
-            "after": self.after,
-        }
+        return vars(self) | {"event_type": like_pattern(self.event_type)}
 
 
 class ReplayableType(NamedTuple):

@@ -10,10 +10,13 @@ from __future__ import annotations
 
 import base64
 import json
+from collections.abc import Sequence
 from datetime import datetime
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from outrider.operations.redaction import HIDDEN, Redact, redacted
+
+S = TypeVar("S", bound=NamedTuple)
 
 HEADERS_WITH_PAYLOAD = ("argsrepr", "kwargsrepr")
 """Celery's headers that repeat the arguments of the task."""
@@ -58,6 +61,14 @@ class StoredContent(NamedTuple):
             known = headers if isinstance(headers, dict) else {}
             fields["payload"] = redacted(redact, event_type, payload, self.content_type, known)
         return fields
+
+
+def split_content(summary: type[S], row: Sequence[Any] | None) -> tuple[S, StoredContent] | None:
+    """The two parts of a row: the columns of the summary, and the content behind them."""
+    if row is None:
+        return None
+    width = len(summary._fields)
+    return summary._make(row[:width]), StoredContent._make(row[width:])
 
 
 def _parsed(text: str | None) -> Any:

@@ -15,11 +15,11 @@ For tests only: do not set it in production. Importing this module reads nothing
 from __future__ import annotations
 
 import difflib
+import itertools
 import os
 import re
 import signal
 from collections.abc import Callable, Mapping
-from typing import NamedTuple
 
 from outrider.errors import SettingsError
 from outrider.telemetry.logs import get_logger
@@ -49,28 +49,30 @@ POINTS: Mapping[str, str] = {
 
 _NUMBER = re.compile(r"[1-9][0-9]{0,8}")
 
-CrashPoint = Callable[[], None]
-
 log = get_logger(__name__)
 
 
-class Chosen(NamedTuple):
-    name: str
-    visit: int
-
-
-def crash_point(name: str) -> CrashPoint:
+def crash_point(name: str) -> Callable[[], None]:
     """The function to call at this point. It does nothing unless the environment names this point."""
     assert name in POINTS, f"there is no crash point {name}"
-    chosen = chosen_point(os.environ)
-    return _Crash(chosen) if chosen is not None and chosen.name == name else _do_nothing
+    chosen, visit = chosen_point(os.environ)
+    if name != chosen:
+        return lambda: None
+    visits = itertools.count(1)
+
+    def crash() -> None:
+        if next(visits) == visit:
+            log.warning("crash_point", point=name)
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    return crash
 
 
-def chosen_point(environment: Mapping[str, str]) -> Chosen | None:
-    """The crash point that the environment names, if any. Raises SettingsError if it does not exist."""
+def chosen_point(environment: Mapping[str, str]) -> tuple[str, int]:
+    """The crash point that the environment names, and the visit. Raises SettingsError if there is no such point."""
     text = environment.get(VARIABLE)
     if not text:
-        return None
+        return "", 0
     name, colon, visit = text.partition(":")
     if name not in POINTS:
         close = difflib.get_close_matches(name, POINTS, n=1)
@@ -78,20 +80,4 @@ def chosen_point(environment: Mapping[str, str]) -> Chosen | None:
         raise SettingsError(f"{VARIABLE}: there is no crash point {name!r}{hint}")
     if colon and not _NUMBER.fullmatch(visit):
         raise SettingsError(f"{VARIABLE}: {visit!r} is not a number of visits, as in {name}:3")
-    return Chosen(name, int(visit) if colon else 1)
-
-
-def _do_nothing() -> None:
-    pass
-
-
-class _Crash:
-    def __init__(self, chosen: Chosen) -> None:
-        self._name = chosen.name
-        self._visits_left = chosen.visit
-
-    def __call__(self) -> None:
-        self._visits_left -= 1
-        if self._visits_left == 0:
-            log.warning("crash_point", point=self._name)
-            os.kill(os.getpid(), signal.SIGKILL)
+    return name, int(visit) if colon else 1

@@ -10,7 +10,7 @@ import os
 import select
 import signal
 import socket
-from types import FrameType, TracebackType
+from types import FrameType
 
 
 class Shutdown:
@@ -29,9 +29,7 @@ class Shutdown:
             self._previous[number] = signal.signal(number, self._on_signal)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         for number, handler in self._previous.items():
             signal.signal(number, handler)
         self._previous.clear()

@@ -1,6 +1,5 @@
 """
 The settings of each process, and how they are loaded.
 
-One module for each audience: database (every command), service (relay, scheduler and worker), relay, scheduler, worker
-and message_commands.
+One module for each audience: database (every command), service (relay, scheduler and worker), relay, scheduler, worker.
 """

@@ -1,5 +1,6 @@
 """
-DatabaseSettings: what every command needs to find the outbox; and the types that all settings share.
+DatabaseSettings: what every command needs to find the outbox (MessageCommandSettings: and to show a message); and the
+types that all settings share.
 
 A settings object is frozen and validated. `--help` is made from the descriptions. Durations are in seconds.
 """
@@ -73,6 +74,16 @@ class DatabaseSettings(BaseSettings):
     @property
     def database_dsn(self) -> str:
         return self.database_url.get_secret_value()
+
+
+class MessageCommandSettings(DatabaseSettings):
+    """For commands that show a message: `outrider dead show`, `outrider pending show`."""
+
+    redactor: str | None = Field(
+        default=None,
+        min_length=1,
+        description="dotted path of a function that returns what operators may see of a payload",
+    )
 
 
 def setting_name(field: str) -> str:

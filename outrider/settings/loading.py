@@ -20,8 +20,7 @@ from pydantic_core import ErrorDetails
 from pydantic_settings import SettingsError as PydanticSettingsError
 
 from outrider.errors import SettingsError
-from outrider.settings.database import ENVIRONMENT_PREFIX, DatabaseSettings, setting_name
-from outrider.settings.message_commands import MessageCommandSettings
+from outrider.settings.database import ENVIRONMENT_PREFIX, DatabaseSettings, MessageCommandSettings, setting_name
 from outrider.settings.relay import RelaySettings
 from outrider.settings.scheduler import SchedulerSettings
 from outrider.settings.worker import WorkerSettings
@@ -48,7 +47,7 @@ def load_settings(model: type[S], flags: Mapping[str, object], *, config_file: s
     values = _read_toml(Path(file)) if file else {}
     mistakes = [
         f"{variable}: unknown setting{_suggestion(name)}"
-        for variable, name in _our_variables(os.environ)
+        for variable, name in _our_variables()
         if name not in KNOWN_SETTINGS
     ]
     unknown = [name for name in values if name not in KNOWN_SETTINGS]
@@ -82,10 +81,10 @@ def _read_toml(path: Path) -> dict[str, Any]:
         raise SettingsError(f"cannot read the settings file {str(path)!r}: {error}") from None
 
 
-def _our_variables(environment: Mapping[str, str]) -> list[tuple[str, str]]:
+def _our_variables() -> list[tuple[str, str]]:
     return sorted(
         (variable, variable.removeprefix(ENVIRONMENT_PREFIX).lower())
-        for variable in environment
+        for variable in os.environ
         if variable.startswith(ENVIRONMENT_PREFIX) and not variable.startswith(_FOREIGN_VARIABLES)
     )
 

@@ -29,13 +29,13 @@ class Message(NamedTuple):
     payload: bytes
     content_type: str
     content_encoding: str
-    headers: str | bytes
+    headers: str
     """JSON object: the AMQP headers."""
-    properties: str | bytes
+    properties: str
     """JSON object: AMQP basic properties by their kombu names; `expiration` in seconds."""
-    declarations: str | bytes | None
+    declarations: str | None
     """JSON array of queues to declare before the send, or None."""
-    context: str | bytes | None
+    context: str | None
     """JSON object bound to the services' logs around the send, or None."""
     created_at: int
     expires_at: int | None

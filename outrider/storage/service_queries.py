@@ -6,10 +6,20 @@ ServiceQueries: sql/queries/services.sql, which the relay and the scheduler shar
 
 from __future__ import annotations
 
+import os
+import socket
 from collections.abc import Sequence
+from typing import Literal
 
 from outrider.storage.decision import Burial, Retry
 from outrider.storage.query_runner import QueryRunner
+from outrider.version import __version__
+
+WorkerKind = Literal["relay", "scheduler", "worker"]
+WorkerRole = Literal["active", "standby"]
+
+PRESENCE_INTERVAL_SECONDS = 5.0
+"""How often a service refreshes its presence row."""
 
 RUN_LENGTH = 100
 """How many parked rows of a key fall due together when its head has left."""
@@ -38,10 +48,11 @@ class ServiceQueries(QueryRunner):
         parameters = {"ids": ids, "reasons": reasons, "errors": errors, "spent": spent}
         return self._column("bury", **parameters, claim=claim, run_length=RUN_LENGTH)
 
-    def worker_seen(self, *, kind: str, name: str, role: str, version: str, host: str, pid: int) -> None:
-        """Write or refresh the presence row of a service."""
-        self._execute("worker_seen", kind=kind, name=name, role=role, version=version, host=host, pid=pid)
+    def worker_seen(self, kind: WorkerKind, name: str, role: WorkerRole) -> None:
+        """Write or refresh the presence row of this process in outbox_worker."""
+        process = {"version": __version__, "host": socket.gethostname(), "pid": os.getpid()}
+        self._execute("worker_seen", kind=kind, name=name, role=role, **process)
 
-    def worker_gone(self, *, kind: str, name: str) -> None:
-        """Delete the presence row of a service that stops."""
+    def worker_gone(self, kind: WorkerKind, name: str) -> None:
+        """Delete the presence row of a service that stops. A row that stays and ages is of one that was killed."""
         self._execute("worker_gone", kind=kind, name=name)

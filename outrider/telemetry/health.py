@@ -17,7 +17,6 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from types import TracebackType
 from typing import Literal, NamedTuple
 
 from outrider.errors import SettingsError
@@ -65,13 +64,7 @@ class Health:
                 raise SettingsError(f"liveness_file: cannot write {self._liveness_file}: {error.strerror}") from None
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Set stopping, and remove the liveness file."""
+    def __exit__(self, *_: object) -> None:
         self.set_stopping()
         if self._liveness_file is not None:
             with suppress(OSError):

@@ -1,5 +1,5 @@
 """
-Metrics of the services, for Prometheus: every name, label, bucket and help text is in this module.
+Metrics of the two services, for Prometheus: every name, label, bucket and help text of theirs is in this module.
 
 A process has one Metrics with its own registry; nothing is registered globally. All methods are thread-safe. They take
 batches, because the relay confirms tens of thousands of messages a second: a value costs 1.4 µs in prometheus_client's
@@ -92,44 +92,12 @@ SLOT_SAFE_WAL = Spec(
 )
 SLOT_STATUS = Spec("outbox_slot_status", "1 for the wal_status that the slot has, 0 for the others.", ("status",))
 
-CATALOGUE: tuple[Spec, ...] = (
-    *(ENQUEUED, PUBLISHED, FAILURES, DEFERRED, DEAD_LETTERED),
-    *(MESSAGE_AGE, PUBLISH_SECONDS, SETTLE_SECONDS, CLAIM_SECONDS),
-    *(PENDING, RETRYING, DEAD, OLDEST_PENDING),
-    *(RELAY_ACTIVE, RELAY_IN_FLIGHT, BLOCKED_KEYS, BREAKER_OPEN),
-    *(REPLICATION_LAG, SLOT_RETAINED, SLOT_SAFE_WAL, SLOT_STATUS),
-)
-"""Every metric of the services, for the documentation and its tests."""
-
-
-CONSUMER_RECEIVED = Spec("outbox_consumer_received_total", "Messages that a worker received.", ("consumer",))
-CONSUMER_PROCESSED = Spec(
-    "outbox_consumer_processed_total",
-    "Messages that a worker is done with, by status: done, duplicate, retried, requeued, or why it is a dead letter.",
-    ("consumer", "status"),
-)
-CONSUMER_RETRIES = Spec("outbox_consumer_retries_total", "Messages sent to a delay.", ("consumer", "delay"))
-CONSUMER_HANDLER_SECONDS = Spec(
-    "outbox_consumer_handler_seconds",
-    "Seconds that a handler ran.",
-    ("consumer",),
-    buckets=(*STEP_BUCKETS, 60.0, 300.0),
-)
-CONSUMER_DEAD_LETTERS = Spec("outbox_consumer_dead_letters", "Messages in a queue's dead-letter queue.", ("queue",))
-CONSUMER_ACTIVE = Spec("outbox_consumer_active", "Consumers of this worker that receive messages now.")
-
-CONSUMER_CATALOGUE: tuple[Spec, ...] = (
-    *(CONSUMER_RECEIVED, CONSUMER_PROCESSED, CONSUMER_RETRIES),
-    *(CONSUMER_HANDLER_SECONDS, CONSUMER_DEAD_LETTERS, CONSUMER_ACTIVE),
-)
-"""Every metric of a worker (see consumer.metrics), for the documentation and its tests."""
-
 
 class Metrics:
     """The metrics of one service. `labelled_types`: globs of the message types that have their own label."""
 
     def __init__(self, service: str, labelled_types: Collection[str] = ()) -> None:
-        self.registry = registry = CollectorRegistry()
+        self.registry = registry = CollectorRegistry(auto_describe=True)
         ProcessCollector(registry=registry)
         PlatformCollector(registry=registry)
         self._service = service
@@ -217,9 +185,6 @@ class Histogram:
                 counts[bisect_left(bounds, value)] += 1
             self._sum += sum(values) if min(values, default=0.0) >= 0.0 else sum(value for value in values if value > 0)
 
-    def describe(self) -> Iterable[Metric]:
-        return [HistogramMetricFamily(self._spec.name, self._spec.help)]
-
     def collect(self) -> Iterable[Metric]:
         with self._lock:
             counts, total = self._counts.copy(), self._sum
@@ -238,9 +203,6 @@ class Gauge:
     def set(self, value: float | None) -> None:
         self.value = value
 
-    def describe(self) -> Iterable[Metric]:
-        return [GaugeMetricFamily(self._spec.name, self._spec.help)]
-
     def collect(self) -> Iterable[Metric]:
         return [GaugeMetricFamily(self._spec.name, self._spec.help, self.value)]
 
@@ -256,9 +218,6 @@ class StatusGauge:
 
     def set(self, status: str | None) -> None:
         self.value = status if status is None or status in self._statuses else self._statuses[-1]
-
-    def describe(self) -> Iterable[Metric]:
-        return [GaugeMetricFamily(self._spec.name, self._spec.help, labels=self._spec.labels)]
 
     def collect(self) -> Iterable[Metric]:
         family = GaugeMetricFamily(self._spec.name, self._spec.help, labels=self._spec.labels)

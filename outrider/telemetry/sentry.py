@@ -10,7 +10,7 @@ The client is separate: nothing in the process is patched, and a Sentry client o
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from outrider.errors import OutboxError, SettingsError
 from outrider.failures import one_line
@@ -27,18 +27,10 @@ OUR_PACKAGE = "outrider"
 log = get_logger(__name__)
 
 
-class ErrorReporter(Protocol):
-    def capture(self, error: BaseException) -> None:
-        """Report an unexpected error. An OutboxError is expected, and not reported. Never raises."""
-
-    def close(self) -> None:
-        """Send the reports that are queued, within FLUSH_SECONDS."""
-
-
 def configure_sentry(dsn: SecretStr | None, *, service: str, release: str) -> ErrorReporter:
     """The reporter of this process. SettingsError if the DSN is not valid."""
     if dsn is None:
-        return _NoReporter()
+        return ErrorReporter(None, service)
     try:
         import sentry_sdk
         from sentry_sdk.utils import BadDsn
@@ -62,25 +54,22 @@ def configure_sentry(dsn: SecretStr | None, *, service: str, release: str) -> Er
         )
     except BadDsn:  # its text can quote the key of the DSN
         raise SettingsError("sentry_dsn: not a Sentry DSN (https://KEY@HOST/PROJECT)") from None
-    return _SentryReporter(client, service)
+    return ErrorReporter(client, service)
 
 
-class _NoReporter:
-    def capture(self, error: BaseException) -> None: ...
+class ErrorReporter:
+    """Without a client it does nothing."""
 
-    def close(self) -> None: ...
-
-
-class _SentryReporter:
-    def __init__(self, client: Client, service: str) -> None:
+    def __init__(self, client: Client | None, service: str) -> None:
         self._client = client
         self._service = service
 
     def capture(self, error: BaseException) -> None:
+        """Report an unexpected error. An OutboxError is expected, and not reported. Never raises."""
+        if self._client is None or isinstance(error, OutboxError):
+            return
         from sentry_sdk.utils import event_from_exception
 
-        if isinstance(error, OutboxError):
-            return
         try:
             event, hint = event_from_exception(error, client_options=self._client.options)
             event["tags"] = {"service": self._service}
@@ -89,7 +78,9 @@ class _SentryReporter:
             log.warning("sentry_report_failed", error=type(failure).__name__)
 
     def close(self) -> None:
-        self._client.close(timeout=FLUSH_SECONDS)
+        """Send the reports that are queued, within FLUSH_SECONDS."""
+        if self._client is not None:
+            self._client.close(timeout=FLUSH_SECONDS)
 
 
 def _scrub(event: Event, hint: Hint) -> Event:  # noqa: ARG001 (the SDK passes both)

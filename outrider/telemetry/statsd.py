@@ -17,7 +17,7 @@ import re
 import socket
 import threading
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Literal, NamedTuple, Self
+from typing import Literal, Self
 
 from prometheus_client import CollectorRegistry
 
@@ -35,13 +35,6 @@ _NOT_IN_A_NAME = re.compile(r"[^A-Za-z0-9_-]")
 _NOT_IN_A_TAG = re.compile(r"[\s,|#]")
 
 log = get_logger(__name__)
-
-
-class _Value(NamedTuple):
-    name: str
-    kind: Literal["c", "g"]
-    labels: Mapping[str, str]
-    value: float
 
 
 class StatsD:
@@ -105,28 +98,19 @@ class StatsD:
 
     def _lines(self) -> Iterator[tuple[str, dict[str, float]]]:
         """Each line, and the counter value that counts as sent after the line was sent."""
-        for name, kind, labels, value in self._values():
-            head, suffix = self._identity(name, labels)
-            if kind == "g":
-                yield f"{head}:{_number(value)}|g{suffix}", {}
-                continue
-            key = head + suffix
-            if added := value - self._sent.get(key, 0.0):
-                yield f"{head}:{_number(added)}|c{suffix}", {key: value}
-
-    def _values(self) -> Iterator[_Value]:
         for family in self._registry.collect():
             if not _EXPORTED.match(family.name):
                 continue
             for sample in family.samples:
-                if family.type == "gauge":
-                    kind: Literal["c", "g"] = "g"
-                elif sample.name.endswith(("_total", "_count", "_sum")):  # not buckets, not creation times
-                    kind = "c"
-                else:
+                if not math.isfinite(sample.value):
                     continue
-                if math.isfinite(sample.value):
-                    yield _Value(sample.name, kind, {"service": self._service, **sample.labels}, sample.value)
+                head, suffix = self._identity(sample.name, {"service": self._service, **sample.labels})
+                if family.type == "gauge":
+                    yield f"{head}:{_number(sample.value)}|g{suffix}", {}
+                elif sample.name.endswith(("_total", "_count", "_sum")):  # not buckets, not creation times
+                    key = head + suffix
+                    if added := sample.value - self._sent.get(key, 0.0):
+                        yield f"{head}:{_number(added)}|c{suffix}", {key: sample.value}
 
     def _identity(self, name: str, labels: Mapping[str, str]) -> tuple[str, str]:
         """The part of the line before the value, and the part after its type."""

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from celery import shared_task
 
-from outrider.operations.dead_letters import purge
+from outrider.operations.dead_letters import DeadLetterSelection, discard
 from outrider.producer.django.store import DjangoStore
 
 
@@ -25,4 +25,5 @@ def purge_dead_letters(older_than_seconds: float, event_type: str | None = None,
     """Delete dead letters older than this, of all types or of those that match a glob. Returns how many."""
     if not older_than_seconds >= 0:
         raise ValueError("older_than_seconds must not be negative")
-    return purge(DjangoStore(database), older_than_seconds=older_than_seconds, event_type=event_type)
+    selection = DeadLetterSelection(event_type=event_type, older_than_seconds=older_than_seconds)
+    return discard(DjangoStore(database), selection)

@@ -43,11 +43,17 @@ SELECT coalesce(bool_or(to_jsonb(r) ->> 'prattrs' IS NOT NULL), false)
 -- slot_state --
 -- The replication slot; no row when it does not exist. to_jsonb, because newer servers have more columns
 -- (invalidation_reason, conflicting, failover).
-SELECT to_jsonb(s) ||
-       jsonb_build_object('retained_bytes',
-           CASE WHEN pg_is_in_recovery() THEN NULL
-                ELSE pg_wal_lsn_diff(pg_current_wal_lsn(), s.restart_lsn) END)
-  FROM pg_replication_slots AS s
+SELECT s.slot_name AS name, s.plugin, s.database, s.active, s.active_pid, s.wal_status,
+       s.restart_lsn::text, s.confirmed_flush_lsn::text,
+       to_jsonb(s) ->> 'invalidation_reason' AS invalidation_reason,
+       coalesce((to_jsonb(s) ->> 'conflicting')::boolean, false) AS conflicting,
+       coalesce((to_jsonb(s) ->> 'failover')::boolean, false) AS failover,
+       pg_wal_lsn_diff(wal.end_lsn, s.restart_lsn)::bigint AS retained_bytes,
+       CASE WHEN wal.end_lsn IS NOT NULL
+            THEN greatest(0, pg_wal_lsn_diff(wal.end_lsn, s.confirmed_flush_lsn))::bigint END AS lag_bytes,
+       s.safe_wal_size AS safe_wal_bytes
+  FROM pg_replication_slots AS s,
+       (SELECT CASE WHEN NOT pg_is_in_recovery() THEN pg_current_wal_lsn() END AS end_lsn) AS wal
  WHERE s.slot_name = %(slot)s;
 
 -- setup_lock --

@@ -70,10 +70,3 @@ SELECT kind, name, role, host, pid, version, started_at, last_seen_at,
   FROM :"schema".outbox_worker
  ORDER BY kind, last_seen_at DESC, name
  LIMIT %(most)s;
-
--- state_slot_lag --
--- How many bytes of WAL the slot has not confirmed; null on a standby.
-SELECT CASE WHEN pg_is_in_recovery() THEN NULL
-            ELSE greatest(0, pg_wal_lsn_diff(pg_current_wal_lsn(), s.confirmed_flush_lsn))::bigint END AS lag_bytes
-  FROM pg_replication_slots AS s
- WHERE s.slot_name = %(slot)s;

@@ -58,4 +58,4 @@ def test_pending_messages_are_listed_by_state_shown_and_made_due_in_order(databa
             ("scheduler", 1, None, True),
         ]
         line = run_cli(database, "pending", "retry-now", str(head), "999", status=1)
-        assert "1 of the given ids are not among the selected pending messages" in line
+        assert "1 of the given ids are not among the selected messages" in line

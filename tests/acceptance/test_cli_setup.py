@@ -14,9 +14,8 @@ import psycopg
 import pytest
 from psycopg import sql
 
-from outrider.embedded import Postgres
-from outrider.embedded.postgres import installations
-from outrider.operations.setup import slot_state
+from outrider.embedded.postgres import Postgres, installations
+from outrider.operations.setup.facts import slot_state
 from outrider.producer import Outbox
 from outrider.storage.store import Store
 from tests.fixtures.broker import Broker

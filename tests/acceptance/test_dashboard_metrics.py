@@ -14,8 +14,9 @@ import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
 from outrider.embedded.process import free_port
-from outrider.telemetry.metrics import CATALOGUE, SLOT_SAFE_WAL
+from outrider.telemetry.metrics import SLOT_SAFE_WAL
 from tests.fixtures.broker import Broker
+from tests.fixtures.metric_catalogue import CATALOGUE
 from tests.fixtures.stage import Stage
 from tests.fixtures.waiting import wait_for
 

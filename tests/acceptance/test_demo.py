@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from outrider.embedded import find_rabbitmq
+from outrider.embedded.rabbitmq import find_rabbitmq
 from tests.fixtures.commands import COMMAND, ROOT, environment, run_outrider
 from tests.fixtures.waiting import wait_for
 

@@ -51,7 +51,7 @@ def test_wrong_settings_are_an_error_of_one_line(database: Database) -> None:
     done = Site(database.dsn, {"SLOT": None}).manage("outbox_relay", "--broker-url", "memory://")
     assert (done.returncode, done.stderr) == (
         2,
-        "CommandError: OUTRIDER says that there is no relay: its SLOT or PUBLICATION is None\n",
+        "CommandError: OUTRIDER['SLOT'] or OUTRIDER['PUBLICATION'] is None: this project runs no relay\n",
     )
 
 

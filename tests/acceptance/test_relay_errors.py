@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from outrider.embedded import Postgres
+from outrider.embedded.postgres import Postgres
 from tests.fixtures.broker import Broker
 from tests.fixtures.database import create_outbox_database
 from tests.fixtures.services import RunService, Service

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable
 
-from outrider.embedded import Postgres
+from outrider.embedded.postgres import Postgres
 from tests.fixtures.broker import Broker
 from tests.fixtures.database import create_outbox_database
 from tests.fixtures.services import RunService

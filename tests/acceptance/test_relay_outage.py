@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from outrider.embedded import RabbitMQ
+from outrider.embedded.rabbitmq import RabbitMQ
 from tests.fixtures.broker import Broker
 from tests.fixtures.proxy import FaultProxy
 from tests.fixtures.services import Service

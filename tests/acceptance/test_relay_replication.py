@@ -9,7 +9,7 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from outrider.embedded import Postgres
+from outrider.embedded.postgres import Postgres
 from outrider.storage.sql_files import script
 from tests.fixtures.broker import Broker
 from tests.fixtures.certificates import make_certificate

@@ -7,8 +7,7 @@ from collections import Counter
 from collections.abc import Callable
 from functools import partial
 
-from outrider.embedded import Postgres
-from outrider.embedded.postgres import StopMode
+from outrider.embedded.postgres import Postgres, StopMode
 from outrider.storage.sql_files import script
 from tests.fixtures.broker import Broker
 from tests.fixtures.database import create_outbox_database

@@ -11,7 +11,7 @@ import pytest
 
 from outrider.delivery.publisher import Publisher, open_publisher
 from outrider.delivery.retry_policy import RetryPolicy
-from outrider.embedded import RabbitMQ
+from outrider.embedded.rabbitmq import RabbitMQ
 from outrider.retry_scheduler.claim import Claimer
 from outrider.retry_scheduler.deliver import Deliveries
 from outrider.retry_scheduler.settlement import Settlement

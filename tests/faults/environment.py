@@ -20,8 +20,9 @@ from typing import Any
 import kombu
 import psycopg
 
-from outrider.embedded import Postgres, RabbitMQ
+from outrider.embedded.postgres import Postgres
 from outrider.embedded.process import ProcessGuard
+from outrider.embedded.rabbitmq import RabbitMQ
 from outrider.storage.sql_files import script
 from tests.faults.processes import ProcessGroup, SupervisedProcess
 from tests.faults.producer import EXCHANGE, MAX_MESSAGE_BYTES, QUEUES, TABLES

@@ -23,8 +23,9 @@ from kombu.utils.json import dumps
 
 from outrider.delivery import Outcome, Publisher, open_publisher
 from outrider.delivery.amqp_publisher import AmqpPublisher
-from outrider.delivery.declarations import declare
-from outrider.embedded import RabbitMQ, free_port
+from outrider.delivery.declarations import parse_declarations
+from outrider.embedded.process import free_port
+from outrider.embedded.rabbitmq import RabbitMQ
 from outrider.errors import BrokerOutage
 from outrider.failures import FailureKind, classify
 from outrider.settings.tls import TlsOptions
@@ -432,13 +433,13 @@ class TestDeclarations:
     def test_declarations_are_made_once_per_connection(
         self, rabbit: Broker, publisher: AmqpPublisher, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        declared: list[str | bytes] = []
+        declared: list[str] = []
 
-        def counting(text: str | bytes, channel: Any) -> None:
+        def counting(text: str) -> list[Any]:
             declared.append(text)
-            declare(text, channel)
+            return parse_declarations(text)
 
-        monkeypatch.setattr("outrider.delivery.amqp_declarations.declare", counting)
+        monkeypatch.setattr("outrider.delivery.declarations.parse_declarations", counting)
         name = rabbit.declare_queue()
         for _ in range(3):
             send(publisher, *(to(name, declarations=[{"name": name}]) for _ in range(10)))
@@ -759,7 +760,7 @@ class TestReconfiguredBroker:
                 break
             publisher.connect()
             assert publisher._connection is not None
-            publisher._connection._connection.frame_max = 1_000_000
+            publisher._connection.frame_max = 1_000_000
             try:
                 publisher.publish(pending, NOW)
                 while publisher.in_flight:

@@ -10,7 +10,7 @@ import pytest
 from outrider.consumer import Consumer
 from outrider.consumer.errors import TopologyError
 from outrider.consumer.topology import Topology, plan_topology
-from outrider.embedded import RabbitMQ
+from outrider.embedded.rabbitmq import RabbitMQ
 from outrider.errors import BrokerOutage
 from tests.fixtures.broker import Broker
 from tests.fixtures.servers import SharedRabbitMQ

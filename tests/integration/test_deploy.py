@@ -24,13 +24,13 @@ from kombu import Connection
 
 from outrider.cdc_relay.__main__ import command as relay_command
 from outrider.cli import outrider
-from outrider.embedded import RabbitMQ
+from outrider.embedded.rabbitmq import RabbitMQ
 from outrider.failures import POLICIES
 from outrider.retry_scheduler.__main__ import command as scheduler
 from outrider.settings.loading import KNOWN_SETTINGS
 from outrider.settings.relay import RelaySettings
-from outrider.telemetry.metrics import CATALOGUE
 from tests.fixtures.broker import Broker
+from tests.fixtures.metric_catalogue import CATALOGUE
 from tests.fixtures.promtool import MISSING, find_promtool
 from tests.fixtures.servers import SharedRabbitMQ
 from tests.fixtures.stage import Stage

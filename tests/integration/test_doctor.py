@@ -12,7 +12,7 @@ import psycopg
 import pytest
 from psycopg import sql
 
-from outrider.embedded import Postgres
+from outrider.embedded.postgres import Postgres
 from outrider.errors import SettingsError
 from outrider.operations.doctor import DoctorOptions, DoctorSettings, Finding, examine
 from outrider.storage.sql_files import script

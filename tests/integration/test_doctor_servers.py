@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from outrider.embedded import Postgres
+from outrider.embedded.postgres import Postgres
 from tests.fixtures.broker import Broker
 from tests.fixtures.commands import run_outrider
 from tests.fixtures.database import Database, create_outbox_database

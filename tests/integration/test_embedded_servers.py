@@ -14,17 +14,11 @@ from tempfile import TemporaryDirectory
 import psycopg
 import pytest
 
-from outrider.embedded import (
-    EmbeddedServer,
-    EmbeddedServerError,
-    Postgres,
-    RabbitMQ,
-    Valkey,
-    available_versions,
-    find_rabbitmq,
-    free_port,
-)
-from outrider.embedded.process import ProcessGuard
+from outrider.embedded.postgres import Postgres, available_versions
+from outrider.embedded.process import EmbeddedServerError, ProcessGuard, free_port
+from outrider.embedded.rabbitmq import RabbitMQ, find_rabbitmq
+from outrider.embedded.server import EmbeddedServer
+from outrider.embedded.valkey import Valkey
 from tests.fixtures.broker import Broker
 from tests.fixtures.waiting import wait_for
 
@@ -64,7 +58,7 @@ def run_owner(kind: type[EmbeddedServer], action: str) -> subprocess.Popen[str]:
     """A process that starts a server, runs `action`, prints the server's directory and waits."""
     program = f"""
 import signal
-from outrider.embedded import {kind.__name__}
+from {kind.__module__} import {kind.__name__}
 with {kind.__name__}() as server:
     {action}
     print(server.directory, flush=True)

@@ -25,8 +25,9 @@ from outrider.errors import DatabaseError, OutboxError, SettingsError
 from outrider.telemetry.health import Health
 from outrider.telemetry.http_endpoints import HttpEndpoints
 from outrider.telemetry.http_server import MAX_HEAD_BYTES
-from outrider.telemetry.metrics import CATALOGUE, Metrics
+from outrider.telemetry.metrics import Metrics
 from outrider.telemetry.sentry import configure_sentry
+from tests.fixtures.metric_catalogue import CATALOGUE
 from tests.fixtures.waiting import wait_for
 
 TIMEOUT_SECONDS = 0.3
@@ -430,7 +431,8 @@ def test_a_wrong_dsn_is_a_settings_error_that_does_not_repeat_it() -> None:
 
 def test_without_a_dsn_nothing_is_reported_and_sentry_is_not_imported() -> None:
     program = (
-        "import sys; from outrider.telemetry.sentry import configure_sentry as c; r = c(None, service='x', release='1');"
+        "import sys; from outrider.telemetry.sentry import configure_sentry as c;"
+        "r = c(None, service='x', release='1');"
         "r.capture(ValueError('x')); r.close(); sys.exit('sentry_sdk' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0

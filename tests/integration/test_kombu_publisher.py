@@ -16,7 +16,8 @@ from kombu.utils.json import dumps
 
 from outrider.delivery import Outcome, Publisher, open_publisher
 from outrider.delivery.kombu_publisher import PIPELINE_MESSAGES, KombuPublisher
-from outrider.embedded import Valkey, free_port
+from outrider.embedded.process import free_port
+from outrider.embedded.valkey import Valkey
 from outrider.errors import BrokerOutage, SettingsError
 from outrider.failures import FailureKind, classify
 from outrider.settings.tls import TlsOptions

@@ -137,7 +137,7 @@ def test_pruning_takes_a_batch_at_a_time_and_says_when_there_is_more(
 
 def test_the_presence_row_of_a_killed_service_is_deleted_after_a_day(store: Store) -> None:
     for name in ("living", "dead"):
-        store.worker_seen(kind="relay", name=name, role="active", version="1", host="h", pid=1)
+        store.worker_seen("relay", name, "active")
     store.connection.execute(
         "UPDATE outbox_worker SET last_seen_at = last_seen_at - interval '25 hours' WHERE name = 'dead'"
     )
@@ -333,13 +333,13 @@ def test_dead_letters_are_discarded_and_purged_by_age_and_type(store: Store) -> 
     insert_rows(store.connection, 2, event_type="a")
     insert_rows(store.connection, 3, event_type="b")
     ids = bury_all(store)
-    assert dead_letters.purge(store, older_than_seconds=DAY) == 0
+    assert dead_letters.discard(store, DeadLetterSelection(older_than_seconds=DAY)) == 0
     store.connection.execute(
         "UPDATE outbox_dead_letter SET died_at = died_at - interval '2 days' WHERE id <> %s", ids[:1]
     )
-    assert dead_letters.purge(store, older_than_seconds=DAY, event_type="a") == 1
+    assert dead_letters.discard(store, DeadLetterSelection(older_than_seconds=DAY, event_type="a")) == 1
     assert dead_letters.discard(store, DeadLetterSelection(ids=ids[3:]), batch_size=1) == 2
-    assert dead_letters.purge(store, older_than_seconds=DAY) == 1
+    assert dead_letters.discard(store, DeadLetterSelection(older_than_seconds=DAY)) == 1
     assert [letter.id for letter in dead_letters.newest_first(store, DeadLetterSelection())] == ids[:1]
     assert dead_letters.discard(store, DeadLetterSelection()) == 1
 

@@ -10,7 +10,8 @@ import pytest
 from outrider.cdc_relay.background_publisher import BATCH
 from outrider.cdc_relay.nonblocking_publisher import NonBlockingPublisher
 from outrider.delivery import Outcome, open_publisher
-from outrider.embedded import RabbitMQ, Valkey
+from outrider.embedded.rabbitmq import RabbitMQ
+from outrider.embedded.valkey import Valkey
 from outrider.storage.message import Message
 from tests.fixtures.broker import Broker
 from tests.fixtures.messages import NOW, make_message

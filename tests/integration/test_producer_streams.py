@@ -177,6 +177,14 @@ def test_a_time_range_is_replayed_in_the_order_of_versions_even_if_the_clock_was
     assert outbox_rows(database, "event_type") == [("a",), ("b",)]
 
 
+def test_events_can_be_replayed_by_a_glob_of_their_type(database: Database) -> None:
+    with database.connect(autocommit=False) as connection:
+        STREAMS.append(connection, "s", events("order_placed", "order.placed", "orders"))
+        assert STREAMS.replay(connection, event_type="order?placed") == 2
+        assert STREAMS.replay(connection, event_type="order_placed") == 1
+        assert STREAMS.replay(connection, event_type="order.*") == 1
+
+
 def test_the_context_is_in_the_message_and_not_in_the_event_log(database: Database) -> None:
     streams = EventStreams(Outbox(context=Context(sentry=False, opentelemetry=False)))
     with database.connect(autocommit=False) as connection:

@@ -13,7 +13,8 @@ import pytest
 from psycopg import sql
 
 from outrider.consumer.inbox import Inbox
-from outrider.operations.setup import create_slot, slot_state
+from outrider.operations.setup.apply import create_slot
+from outrider.operations.setup.facts import slot_state
 from outrider.producer import Outbox
 from outrider.storage.decision import Burial, Retry
 from outrider.storage.sql_files import script
@@ -77,8 +78,8 @@ def test_a_relay_settles_fails_buries_hands_over_and_shows_its_presence(database
         assert store.hand_over_all() == 1
         store.keys_in_table()
         store.wal_position()
-        store.worker_seen(kind="relay", name="r", role="active", version="1", host="h", pid=1)
-        store.worker_gone(kind="relay", name="r")
+        store.worker_seen("relay", "r", "active")
+        store.worker_gone("relay", "r")
 
 
 def test_a_relay_creates_its_own_slot(database: Database, roles: Roles) -> None:
@@ -100,7 +101,7 @@ def test_a_scheduler_claims_settles_defers_buries_and_shows_its_presence(databas
         assert store.defer(ids[2:3], claim="me", cooldown_seconds=1) == ids[2:3]
         assert store.release(ids[3:], claim="me") == ids[3:]
         store.unpark_heads()
-        store.worker_seen(kind="scheduler", name="s", role="active", version="1", host="h", pid=1)
+        store.worker_seen("scheduler", "s", "active")
 
 
 def test_a_consumer_marks_what_it_has_processed_and_a_scheduler_prunes_it(database: Database, roles: Roles) -> None:

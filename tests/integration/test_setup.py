@@ -11,21 +11,11 @@ import psycopg
 import pytest
 from psycopg import sql
 
-from outrider.embedded import Postgres
+from outrider.embedded.postgres import Postgres
 from outrider.errors import SetupError
-from outrider.operations.setup import (
-    Target,
-    apply_step,
-    as_script,
-    create_slot,
-    drop_slot,
-    plan_setup,
-    plan_teardown,
-    publication_problem,
-    read_facts,
-    slot_state,
-)
-from outrider.operations.setup.facts import kept_rows
+from outrider.operations.setup.apply import apply_step, create_slot, drop_slot
+from outrider.operations.setup.facts import kept_rows, publication_problem, read_facts, slot_state
+from outrider.operations.setup.plan import Target, as_script, plan_setup, plan_teardown
 from outrider.storage.sql_files import migrations
 from outrider.storage.store import Store
 from tests.fixtures.database import Database, create_database, drop_database
@@ -306,7 +296,7 @@ def test_a_lost_slot_is_reported_and_created_again(private_postgres: Callable[..
 
 
 def test_every_supported_server_here_can_be_set_up(private_postgres: Callable[..., Postgres], target: Target) -> None:
-    from outrider.embedded import available_versions
+    from outrider.embedded.postgres import available_versions
 
     for version in available_versions():
         with psycopg.connect(private_postgres(version=version).dsn(), autocommit=True) as connection:

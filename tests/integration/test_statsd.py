@@ -11,9 +11,10 @@ from outrider.errors import SettingsError
 from outrider.failures import failure
 from outrider.settings.loading import load_settings
 from outrider.settings.relay import RelaySettings
-from outrider.telemetry.metrics import CATALOGUE, Metrics
+from outrider.telemetry.metrics import Metrics
 from outrider.telemetry.statsd import MAX_PACKET_BYTES, StatsD
 from tests.fixtures.broker import Broker
+from tests.fixtures.metric_catalogue import CATALOGUE
 from tests.fixtures.stage import Stage
 from tests.fixtures.waiting import wait_for
 

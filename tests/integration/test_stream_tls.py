@@ -16,7 +16,7 @@ import pytest
 from outrider.cdc_relay.pgoutput import INSERT, Commit, decode
 from outrider.cdc_relay.replication_frames import FrameBatch
 from outrider.cdc_relay.stream import ReplicationStream
-from outrider.embedded import Postgres
+from outrider.embedded.postgres import Postgres
 from outrider.errors import ReplicationError
 from tests.fixtures.certificates import make_certificate
 from tests.fixtures.postgres_tls import require_tls, tls_url

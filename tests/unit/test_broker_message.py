@@ -71,8 +71,7 @@ def test_values_that_kombu_marked_come_back_as_they_were() -> None:
         "raw": b"\x00\xff",
         "nested": {"list": [1, None, "ü"]},
     }
-    for text in (dumps(values), dumps(values).encode()):
-        assert to_broker_message(make_message(headers=text), NOW).headers == values
+    assert to_broker_message(make_message(headers=dumps(values)), NOW).headers == values
 
 
 @pytest.mark.parametrize(

@@ -16,9 +16,9 @@ from outrider.consumer.retry_decision import (
     Bury,
     Retry,
     decide_after_failure,
-    forwarded_message,
+    forwarded_properties,
     is_expired,
-    replayed_message,
+    replayed_properties,
 )
 from outrider.settings.durations import parse_duration
 
@@ -59,10 +59,11 @@ def test_a_message_that_would_expire_during_its_delay_is_buried() -> None:
 def test_the_expiry_time_is_kept_across_delays() -> None:
     first = read_delivery(received(expiration="5000"), NOW)
     assert first.expires_at == NOW + 5
-    message = forwarded_message(Retry(DELAYS[0], "no"), received(expiration="5000"), first)
-    assert message.headers[EXPIRES_AT] == int((NOW + 5) * 1000)
-    assert message.expiration is None
-    again = read_delivery(received(dict(message.headers)), NOW + 4)
+    copy = forwarded_properties(Retry(DELAYS[0], "no"), received(expiration="5000"), first)
+    assert copy.headers is not None
+    assert copy.headers[EXPIRES_AT] == int((NOW + 5) * 1000)
+    assert copy.expiration is None
+    again = read_delivery(received(dict(copy.headers)), NOW + 4)
     assert again.expires_at == NOW + 5
     assert not is_expired(again, NOW + 4)
     assert is_expired(again, NOW + 5)
@@ -87,13 +88,14 @@ def test_a_message_that_returns_from_a_delay_has_its_original_fields() -> None:
         user_id="shop",
     )
     delivery = read_delivery(original, NOW)
-    message = forwarded_message(Retry(DELAYS[0], "no"), original, delivery)
-    assert (message.headers["mine"], message.headers[ERROR]) == (1, "no")
-    assert "x-death" not in message.headers
-    assert message.user_id is None
+    copy = forwarded_properties(Retry(DELAYS[0], "no"), original, delivery)
+    assert copy.headers is not None
+    assert (copy.headers["mine"], copy.headers[ERROR]) == (1, "no")
+    assert "x-death" not in copy.headers
+    assert copy.user_id is None
     returned = DeliveredMessage(
         delivery=Basic.Deliver("tag", 8, False, "outrider.return", "billing"),
-        header=ContentHeader(properties=message.properties),
+        header=ContentHeader(properties=copy),
         body=b"{}",
         channel=None,  # type: ignore[arg-type]
     )
@@ -105,11 +107,12 @@ def test_a_message_that_returns_from_a_delay_has_its_original_fields() -> None:
 
 def test_a_replayed_message_is_a_first_attempt_again() -> None:
     original = received({"mine": 1}, message_id="b", expiration="5000")
-    buried = forwarded_message(Bury("rejected", "no"), original, read_delivery(original, NOW))
+    buried = forwarded_properties(Bury("rejected", "no"), original, read_delivery(original, NOW))
+    assert buried.headers is not None
+    assert buried.headers[REASON] == "rejected"
     letter = received(dict(buried.headers), message_id="b")
-    message = replayed_message(letter)
-    assert message.headers == {"mine": 1, EXCHANGE: "shop", ROUTING_KEY: "order.placed"}
-    assert REASON not in message.headers
+    copy = replayed_properties(letter)
+    assert copy.headers == {"mine": 1, EXCHANGE: "shop", ROUTING_KEY: "order.placed"}
 
 
 def test_headers_of_the_wrong_kind_are_ignored() -> None:

@@ -63,9 +63,10 @@ def test_jobs_beyond_the_number_of_threads_wait_and_can_be_withdrawn() -> None:
 
 
 def test_a_job_that_ends_after_its_loop_closed_raises_nothing() -> None:
-    release, ended = threading.Event(), threading.Event()
+    began, release, ended = threading.Event(), threading.Event(), threading.Event()
 
     def job() -> None:
+        began.set()
         assert release.wait(30)
         ended.set()
 
@@ -73,6 +74,7 @@ def test_a_job_that_ends_after_its_loop_closed_raises_nothing() -> None:
         threads = Threads(1)
         task = asyncio.create_task(threads.run(job))
         await asyncio.sleep(0)
+        assert began.wait(30)
         task.cancel()
         return threads
 

@@ -8,17 +8,17 @@ import signal
 import pytest
 
 from outrider.errors import SettingsError
-from outrider.runtime.crash_points import VARIABLE, Chosen, chosen_point, crash_point
+from outrider.runtime.crash_points import VARIABLE, chosen_point, crash_point
 
 
 @pytest.mark.parametrize("environment", [{}, {VARIABLE: ""}])
 def test_no_point_is_chosen_by_default(environment: dict[str, str]) -> None:
-    assert chosen_point(environment) is None
+    assert chosen_point(environment) == ("", 0)
 
 
 def test_a_point_is_chosen_by_name_and_optionally_by_visit() -> None:
-    assert chosen_point({VARIABLE: "relay.after_read"}) == Chosen("relay.after_read", 1)
-    assert chosen_point({VARIABLE: "relay.after_read:12"}) == Chosen("relay.after_read", 12)
+    assert chosen_point({VARIABLE: "relay.after_read"}) == ("relay.after_read", 1)
+    assert chosen_point({VARIABLE: "relay.after_read:12"}) == ("relay.after_read", 12)
 
 
 @pytest.mark.parametrize(

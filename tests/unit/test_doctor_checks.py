@@ -10,8 +10,7 @@ import pytest
 from outrider.operations.doctor import broker, clock, publication, replication, roles, server, services, slot, table
 from outrider.operations.doctor.finding import Finding, failed, ok
 from outrider.operations.outbox_state import QueueCounts, Worker
-from outrider.operations.setup import PublicationShape, SlotState
-from outrider.operations.setup.facts import Server
+from outrider.operations.setup.facts import PublicationShape, Server, SlotState
 
 SERVER = Server(
     server_version=170002,
@@ -38,6 +37,7 @@ SLOT = SlotState(
     conflicting=False,
     failover=False,
     retained_bytes=0,
+    lag_bytes=0,
     safe_wal_bytes=None,
 )
 QUIET = QueueCounts(0, 0, 0, 0, 0, 0, 0, 0, None, None)

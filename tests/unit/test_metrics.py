@@ -14,7 +14,6 @@ from outrider.storage.decision import DEAD_LETTER_REASONS
 from outrider.storage.message import Message
 from outrider.telemetry.metrics import (
     AGE_BUCKETS,
-    CATALOGUE,
     MAX_LABEL_LENGTH,
     MAX_LABEL_VALUES,
     MESSAGE_AGE,
@@ -23,6 +22,7 @@ from outrider.telemetry.metrics import (
     Metrics,
     destination,
 )
+from tests.fixtures.metric_catalogue import CATALOGUE
 
 DOCUMENTED = [
     "outbox_messages_enqueued_total",

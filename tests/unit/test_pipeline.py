@@ -6,7 +6,7 @@ from outrider.cdc_relay.lsn import Lsn
 from outrider.cdc_relay.pipeline import Pipeline
 from outrider.cdc_relay.settlements import Delivered, Failed, HandedOver, Settlement
 from outrider.cdc_relay.window import Window
-from outrider.delivery.outcome import Outcome
+from outrider.delivery.publisher import Outcome
 from outrider.delivery.retry_policy import RetryPolicy
 from outrider.failures import Failure, FailureKind
 from outrider.storage.decision import Burial, Retry

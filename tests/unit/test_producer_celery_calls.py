@@ -14,6 +14,7 @@ from kombu import Queue
 
 from outrider import Context, tracking
 from outrider.producer.celery import OutboxCelery, TaskOutbox, capture_tasks
+from outrider.producer.celery.app import DirectRetry
 from outrider.producer.pytest_plugin import OutboxRecorder, RecordedMessage
 
 
@@ -113,6 +114,21 @@ def test_a_subclass_of_celery_can_override_send_task(outbox: OutboxRecorder) -> 
     for _ in range(2):
         app.tasks["tests.add"].delay(1, 2)
     assert [each.headers["tenant"] for each in outbox.messages] == ["t-1", "t-1"]
+
+
+@pytest.mark.parametrize("finalized", [False, True])
+def test_tasks_are_prepared_whenever_the_application_is_finalized(finalized: bool) -> None:
+    app = Celery("tests", broker="memory://", set_as_current=False)
+    app.task(name="tests.before", shared=False)(add)
+    if finalized:
+        app.finalize()
+    capture_tasks(app, TaskOutbox())
+    app.task(name="tests.after", shared=False)(add)
+    app.register_task(type("Registered", (Task,), {"name": "tests.registered", "run": add}))
+    app.finalize()
+    app.task(name="tests.late", shared=False)(add)
+    names = ("tests.before", "tests.after", "tests.registered", "tests.late")
+    assert all(isinstance(app.tasks[name], DirectRetry) for name in names)
 
 
 def test_instrumentation_of_celery_sees_every_call(

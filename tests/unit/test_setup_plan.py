@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from outrider.errors import SetupError
-from outrider.operations.setup import Facts, PublicationShape, SlotState, Target, as_script, plan_setup, plan_teardown
-from outrider.operations.setup.facts import Server
+from outrider.operations.setup.facts import Facts, PublicationShape, Server, SlotState
+from outrider.operations.setup.plan import Target, as_script, plan_setup, plan_teardown
 from outrider.storage.sql_files import Migration
 
 TARGET = Target(schema="public", publication="outbox", slot="outbox")
@@ -47,6 +47,7 @@ SLOT = SlotState(
     conflicting=False,
     failover=False,
     retained_bytes=0,
+    lag_bytes=0,
     safe_wal_bytes=None,
 )
 COMPLETE = replace(EMPTY, tables=TABLES, applied=frozenset({1}), handover_seconds=30.0, publication=SHAPE, slot=SLOT)

@@ -25,14 +25,8 @@ __all__ = ["DoctorOptions", "DoctorSettings", "Finding", "examine"]
 
 def examine(settings: DoctorSettings, options: DoctorOptions) -> Iterator[Finding]:
     """Yield the findings one by one. An unusable broker_url raises SettingsError from this call, before any check."""
-    broker = None
-    if settings.broker_url is not None:
-        broker = BrokerCheck(
-            settings.broker_url.get_secret_value(),
-            send_timeout_seconds=settings.send_timeout_seconds,
-            connect_timeout_seconds=settings.connect_timeout_seconds,
-            tls=settings.broker_tls,
-        )
+    broker_url = settings.broker_url
+    broker = None if broker_url is None else BrokerCheck(broker_url.get_secret_value(), settings)
     return _findings(settings, options, broker)
 
 

@@ -20,7 +20,7 @@ from outrider.delivery.declarations import parse_declarations
 from outrider.errors import UndecodableMessage
 from outrider.failures import classify
 from outrider.operations.doctor.finding import Finding, failed, ok, warning
-from outrider.settings.tls import TlsOptions
+from outrider.operations.doctor.options import DoctorSettings
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,19 +34,18 @@ class Route:
 class BrokerCheck:
     """An unusable URL raises SettingsError here; `findings` connects."""
 
-    def __init__(
-        self, broker_url: str, *, send_timeout_seconds: float, connect_timeout_seconds: float, tls: TlsOptions
-    ) -> None:
+    def __init__(self, broker_url: str, settings: DoctorSettings) -> None:
+        timeout = settings.send_timeout_seconds
         self._is_amqp = transport_of(broker_url) in AMQP_TRANSPORTS
         self._clients: list[Any] = kombu_clients(
             broker_url,
-            send_timeout_seconds=send_timeout_seconds,
-            connect_timeout_seconds=connect_timeout_seconds,
+            send_timeout_seconds=timeout,
+            connect_timeout_seconds=settings.connect_timeout_seconds,
             heartbeat_seconds=0,
-            tls=tls,
+            tls=settings.broker_tls,
         )
         for client in self._clients if self._is_amqp else ():
-            client.transport_options |= {"read_timeout": send_timeout_seconds, "write_timeout": send_timeout_seconds}
+            client.transport_options |= {"read_timeout": timeout, "write_timeout": timeout}
 
     def findings(self, routes: Sequence[Route]) -> Iterator[Finding]:
         """Findings of every host of the URL. Exchanges are checked on the first host that answers."""
@@ -95,12 +94,9 @@ def exchanges_of_routes(routes: Iterable[Route]) -> tuple[set[str], set[str]]:
     declared: set[str] = set()
     for route in routes:
         own: set[str] = set()
-        if route.declarations:
-            try:
-                for entity in parse_declarations(route.declarations):
-                    own |= _exchanges_of(entity)
-            except UndecodableMessage:
-                pass  # the service reports it when it publishes the row
+        with suppress(UndecodableMessage):  # the service reports it when it publishes the row
+            for entity in parse_declarations(route.declarations) if route.declarations else ():
+                own |= _exchanges_of(entity)
         declared |= own
         if route.exchange not in own:
             expected.add(route.exchange)

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from psycopg.conninfo import conninfo_to_dict
 
-from outrider.operations.diagnostic_queries import Unavailable, fetch, only_column, try_fetch
+from outrider.operations.diagnostic_queries import Unavailable, fetch, fetch_one, only_column, try_fetch
 from outrider.operations.doctor import publication, replication, roles, server, services, slot, table
 from outrider.operations.doctor.broker import Route
 from outrider.operations.doctor.clock import check_clock, clock_offset
@@ -35,9 +35,9 @@ class DatabaseCheck:
         self._settings = settings
         self._options = options
         self._server = read_server(store)
-        self._limits = fetch(store, server.Limits, "doctor_limits")[0]
+        self._limits = fetch_one(store, server.Limits, "doctor_limits")
         # Read before the replication connection is opened, which would be counted.
-        self._use = try_fetch(fetch, store, server.ReplicationUse, "doctor_replication_use")
+        self._use = try_fetch(fetch_one, store, server.ReplicationUse, "doctor_replication_use")
         self._handover = handover_seconds(store)
         self._vacuum = fetch(store, table.VacuumState, "doctor_vacuum", schema=settings.schema_name)
         """Empty if there is no outbox."""
@@ -86,16 +86,16 @@ class DatabaseCheck:
         role = str(conninfo_to_dict(dsn).get("user") or self._server.role)
         may_replicate = fetch(self._store, only_column, "doctor_replication_role", role=role)
         yield replication.check_role(role, may_replicate[0] if may_replicate else None)
-        system = try_fetch(fetch, self._store, only_column, "doctor_system")
+        system = try_fetch(fetch_one, self._store, only_column, "doctor_system")
         yield replication.check_connection(
             replication.probe(dsn, connect_timeout_seconds=self._settings.connect_timeout_seconds),
             database=self._server.database,
-            system=None if isinstance(system, Unavailable) else system[0],
+            system=None if isinstance(system, Unavailable) else system,
         )
 
     def _check_slot(self, found: SlotState | None) -> Iterator[Finding]:
         names = {"publication": self._settings.publication, "slot": self._settings.slot}
-        use = self._use if isinstance(self._use, Unavailable) else self._use[0]
+        use = self._use
         if isinstance(use, Unavailable):
             yield not_checked("max_replication_slots", use)
         else:
@@ -125,7 +125,7 @@ class DatabaseCheck:
         schema = self._settings.schema_name
         yield table.check_indexes(fetch(self._store, only_column, "doctor_indexes", schema=schema), schema)
         yield table.check_vacuum(self._vacuum[0], self._limits)
-        oldest = fetch(self._store, table.OldestTransaction, "doctor_oldest_transaction")[0]
+        oldest = fetch_one(self._store, table.OldestTransaction, "doctor_oldest_transaction")
         yield table.check_oldest_transaction(oldest, self._options.longest_transaction_seconds)
 
     def _check_roles(self) -> Iterator[Finding]:

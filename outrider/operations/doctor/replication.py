@@ -10,12 +10,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import psycopg
-from psycopg.conninfo import conninfo_to_dict, make_conninfo
+from psycopg.conninfo import make_conninfo
 
 from outrider.errors import DatabaseError
 from outrider.operations.doctor.finding import Finding, failed, ok, warning
-from outrider.storage.connection import database_errors
+from outrider.storage.connection import connect, database_errors
 
 CHECK = "replication connection"
 
@@ -47,22 +46,22 @@ class ReplicationProbe:
 
 
 def probe(dsn: str, *, connect_timeout_seconds: float) -> ReplicationProbe:
-    options = {"replication": "database", "application_name": "outrider doctor"}
-    if "connect_timeout" not in conninfo_to_dict(dsn):
-        options["connect_timeout"] = str(max(2, round(connect_timeout_seconds)))
+    replication_dsn = make_conninfo(dsn, replication="database")
     try:
         with (
             database_errors(),
-            psycopg.connect(make_conninfo(dsn, **options), autocommit=True) as connection,
+            connect(
+                replication_dsn,
+                application_name="outrider doctor",
+                connect_timeout_seconds=connect_timeout_seconds,
+            ) as connection,
         ):
             row = connection.execute("IDENTIFY_SYSTEM").fetchone()
     except DatabaseError as error:
         return ReplicationProbe(error=str(error), replication_ignored=error.sqlstate == _SYNTAX_ERROR)
-    return (
-        ReplicationProbe(system=str(row[0]), database=str(row[3]))
-        if row
-        else ReplicationProbe(error="no answer to IDENTIFY_SYSTEM")
-    )
+    if row is None:
+        return ReplicationProbe(error="no answer to IDENTIFY_SYSTEM")
+    return ReplicationProbe(system=str(row[0]), database=str(row[3]))
 
 
 def check_connection(probed: ReplicationProbe, *, database: str, system: str | None) -> Finding:

@@ -61,7 +61,7 @@ class PublicationShape(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class SlotState:
-    """A replication slot, as pg_replication_slots shows it."""
+    """A replication slot: the columns of the query `slot_state`."""
 
     name: str
     plugin: str | None
@@ -80,6 +80,8 @@ class SlotState:
     """PostgreSQL 17 and newer."""
     retained_bytes: int | None
     """WAL that the slot keeps on disk; None on a standby and for a lost slot."""
+    lag_bytes: int | None
+    """WAL that the slot has not confirmed; None on a standby."""
     safe_wal_bytes: int | None
     """How much WAL can still be written before the slot may be lost; None without max_slot_wal_keep_size."""
 
@@ -108,12 +110,9 @@ class Facts:
 
 
 def read_facts(store: Store, *, publication: str, slot: str) -> Facts:
-    schema = store.queries.schema
-    server = read_server(store)
-    tables = frozenset(name for (name,) in _rows(store, "schema_tables", schema=schema))
     return Facts(
-        server=server,
-        tables=tables,
+        server=read_server(store),
+        tables=frozenset(name for (name,) in _rows(store, "schema_tables", schema=store.queries.schema)),
         applied=applied_migrations(store),
         handover_seconds=handover_seconds(store),
         publication=publication_shape(store, publication),
@@ -177,25 +176,7 @@ def publication_problem(store: Store, schema: str, publication: str) -> str | No
 def slot_state(store: Store, slot: str) -> SlotState | None:
     """The current state of the slot; None if it does not exist."""
     rows = _rows(store, "slot_state", slot=slot)
-    if not rows:
-        return None
-    state: dict[str, Any] = rows[0][0]
-    retained = state["retained_bytes"]
-    return SlotState(
-        name=state["slot_name"],
-        plugin=state["plugin"],
-        database=state["database"],
-        active=state["active"],
-        active_pid=state["active_pid"],
-        wal_status=state["wal_status"],
-        restart_lsn=state["restart_lsn"],
-        confirmed_flush_lsn=state["confirmed_flush_lsn"],
-        invalidation_reason=state.get("invalidation_reason"),
-        conflicting=bool(state.get("conflicting")),
-        failover=bool(state.get("failover")),
-        retained_bytes=None if retained is None else int(retained),
-        safe_wal_bytes=state["safe_wal_size"],
-    )
+    return SlotState(*rows[0]) if rows else None
 
 
 def kept_rows(store: Store) -> dict[str, int]:
