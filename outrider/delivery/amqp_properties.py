@@ -32,13 +32,14 @@ _pack_float = Struct(">cd").pack
 
 def encode_properties(message: BrokerMessage) -> bytes:
     """Raises UndecodableMessage, which names the property or header and does not quote its value."""
-    values = {**message.properties, "application_headers": message.headers}
+    properties = message.properties
     flags = 0
     pieces = [b""]
     name = ""
     try:
         for name, encode, flag in _PROPERTIES:
-            if (value := values.get(name)) is not None:
+            value = message.headers if encode is _encode_table else properties.get(name)
+            if value is not None:
                 pieces.append(encode(value))
                 flags |= flag
     except Exception as error:

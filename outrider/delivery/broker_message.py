@@ -46,6 +46,7 @@ _PROPERTY_TYPES: Mapping[str, type | tuple[type, ...]] = {
     "timestamp": int,
     "expiration": (int, float),
 }
+_decode_json = json.JSONDecoder().raw_decode
 _DELAY_EXCHANGE = re.compile(r"^(?P<prefix>.+_)?celery_delayed_\d+$")
 _DELAY_BITS = re.compile(r"^(?:[01]\.){28}")
 
@@ -96,7 +97,10 @@ def _parse_object(text: str, column: str) -> dict[str, Any]:
 def parse_json(text: str, column: str) -> Any:
     """The JSON value of a column, with the types that kombu's encoder marks (UUIDs, datetimes, decimals, bytes)."""
     try:
-        return kombu_json.loads(text) if "__type__" in text else json.loads(text)
+        if "__type__" in text:
+            return kombu_json.loads(text)
+        # The server has checked that it is JSON: an object needs no search for white space around it.
+        return _decode_json(text)[0] if text[:1] == "{" else json.loads(text)
     except Exception as error:
         # kombu's decoders raise many types for a malformed marker. The row is the cause in any case.
         raise UndecodableMessage(f"{column} does not decode: {type(error).__name__}") from error

@@ -15,6 +15,7 @@ import venv
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 
@@ -94,9 +95,16 @@ def test_what_is_published_is_recorded(outbox, assert_event_published):
 
 
 @pytest.fixture(scope="session")
-def distribution(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def outside() -> Iterator[Path]:
+    """A directory outside the clone: pytest's own may be inside, where programs find the clone's configuration."""
+    with TemporaryDirectory(prefix="outrider-wheel-") as directory:
+        yield Path(directory)
+
+
+@pytest.fixture(scope="session")
+def distribution(outside: Path) -> Path:
     """A directory with the sdist, and the wheel that was built from the sdist."""
-    directory = tmp_path_factory.mktemp("distribution")
+    directory = outside / "distribution"
     source = directory / "source"
     listed = _run(["git", "ls-files", "--cached", "--others", "--exclude-standard"], cwd=ROOT).splitlines()
     for name in listed:  # without what building and testing leave behind in the clone
@@ -164,7 +172,7 @@ def scripts(distribution: Path) -> Path:
 
 
 @pytest.fixture
-def adopter(scripts: Path, rabbit: Broker, empty_database: Database, tmp_path: Path) -> Iterator[Adopter]:
+def adopter(scripts: Path, outside: Path, rabbit: Broker, empty_database: Database) -> Iterator[Adopter]:
     with empty_database.connect() as connection:
         info = connection.info
         address = {"PGHOST": info.host, "PGPORT": str(info.port), "PGUSER": info.user, "PGDATABASE": info.dbname}
@@ -177,8 +185,8 @@ def adopter(scripts: Path, rabbit: Broker, empty_database: Database, tmp_path: P
         "OUTRIDER_LOG_FORMAT": "json",
         **address,
     }
-    (tmp_path / "project").mkdir()
-    adopter = Adopter(tmp_path / "project", scripts, settings)
+    (outside / "project").mkdir()
+    adopter = Adopter(outside / "project", scripts, settings)
     yield adopter
     adopter.close()
     for name in (queue, f"{queue}.dlq"):

@@ -884,7 +884,7 @@ def test_celerys_delayed_messages_arrive_after_what_is_left_of_their_delay(
 def test_a_row_of_what_celery_declares_needs_no_queue_beforehand(rabbit: Broker, publisher: AmqpPublisher) -> None:
     name = f"{rabbit.prefix}-celery"
     queue = {"name": name, "exchange": {"name": name, "type": "direct"}, "routing_key": name}
-    message = make_message(exchange=name, routing_key=name, declarations=json.dumps([queue]).encode())
+    message = make_message(exchange=name, routing_key=name, declarations=[queue])
     assert send(publisher, message) == {message.id: None}
     rabbit.delete_queue(name)
 
