@@ -30,7 +30,7 @@ from outrider.consumer.delivery import Delivery, read_delivery
 from outrider.consumer.errors import NotStarted, TopologyError
 from outrider.consumer.handler_runner import HandlerRunner
 from outrider.consumer.metrics import ConsumerMetrics
-from outrider.consumer.retry_decision import Bury, Retry, decide_after_failure, forwarded_properties
+from outrider.consumer.retry_decision import Bury, RetryAfterDelay, decide_after_failure, forwarded_properties
 from outrider.consumer.topology import DEAD_EXCHANGE, dead_letter_queue, delay_exchange, plan_topology
 from outrider.failures import one_line
 from outrider.telemetry.logs import get_logger
@@ -163,7 +163,7 @@ class BrokerSession:
                 raise
             decision = decide_after_failure(error, delivery, consumer.retry_delays, time.time())
             event = log.bind(**delivery.describe(), consumer=consumer.name, error=decision.error)
-            if isinstance(decision, Retry):
+            if isinstance(decision, RetryAfterDelay):
                 event.warning("failed", retry_in=decision.delay.text, exc_info=error)
             else:
                 event.error(
@@ -174,10 +174,10 @@ class BrokerSession:
         return await self._forward(decision, consumer, received, delivery)
 
     async def _forward(
-        self, decision: Retry | Bury, consumer: AnyConsumer, received: DeliveredMessage, delivery: Delivery
+        self, decision: RetryAfterDelay | Bury, consumer: AnyConsumer, received: DeliveredMessage, delivery: Delivery
     ) -> str | None:
         """Publish a copy to the delay or dead-letter exchange. None if the broker did not confirm it."""
-        exchange = delay_exchange(decision.delay) if isinstance(decision, Retry) else DEAD_EXCHANGE
+        exchange = delay_exchange(decision.delay) if isinstance(decision, RetryAfterDelay) else DEAD_EXCHANGE
         try:
             assert self._publish_channel is not None
             await self._publish_channel.basic_publish(

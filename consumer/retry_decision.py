@@ -40,7 +40,7 @@ from outrider.storage.decision import DeadLetterReason
 
 
 @dataclass(frozen=True, slots=True)
-class Retry:
+class RetryAfterDelay:
     delay: Duration
     error: str
 
@@ -57,7 +57,7 @@ def is_expired(delivery: Delivery, now: float) -> bool:
 
 def decide_after_failure(
     error: BaseException, delivery: Delivery, delays: Sequence[Duration], now: float
-) -> Retry | Bury:
+) -> RetryAfterDelay | Bury:
     """Choose retry or bury for a message whose handling raised this error."""
     if isinstance(error, Reject):
         return Bury("rejected", one_line(str(error)) or "rejected")
@@ -71,10 +71,12 @@ def decide_after_failure(
     delay = delays[delivery.attempt - 1]
     if is_expired(delivery, now + delay.seconds):
         return Bury("expired", text)
-    return Retry(delay, text)
+    return RetryAfterDelay(delay, text)
 
 
-def forwarded_properties(decision: Retry | Bury, received: DeliveredMessage, delivery: Delivery) -> Basic.Properties:
+def forwarded_properties(
+    decision: RetryAfterDelay | Bury, received: DeliveredMessage, delivery: Delivery
+) -> Basic.Properties:
     """The properties of the copy for the delay or dead-letter queue: its headers record the attempt and its error."""
     headers = _sender_headers(delivery.headers)
     headers[ATTEMPT] = delivery.attempt

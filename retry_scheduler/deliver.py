@@ -28,7 +28,7 @@ from outrider.delivery.retry_policy import RetryPolicy
 from outrider.errors import BrokerOutage
 from outrider.failures import Failure, FailureKind, classify, failure
 from outrider.retry_scheduler.claim import Batch
-from outrider.retry_scheduler.settlement import Failed, Settlement
+from outrider.retry_scheduler.settlement import BatchSettlement, FailedMessage
 from outrider.runtime.crash_points import crash_point
 from outrider.storage.decision import Burial, Decision
 from outrider.storage.message import Message
@@ -53,7 +53,7 @@ class _OpenBatch:
         self.send_by = batch.lease_ends_at - send_timeout_seconds
         self.unresolved = len(batch.messages)
         self.settle_at = now + SETTLE_SECONDS
-        self.settlement = Settlement(batch.claim)
+        self.settlement = BatchSettlement(batch.claim)
 
 
 class Deliveries:
@@ -120,7 +120,7 @@ class Deliveries:
             self._limit_blocking(self._publisher.blocked)
         return bool(outcomes) or self._publisher.has_blocking_work
 
-    def take_settlements(self, *, incomplete: bool = False) -> list[tuple[Batch, Settlement]]:
+    def take_settlements(self, *, incomplete: bool = False) -> list[tuple[Batch, BatchSettlement]]:
         """The settlements of batches that are complete, or that have been kept for SETTLE_SECONDS, or of all."""
         now = self._clock()
         settlements = []
@@ -131,7 +131,7 @@ class Deliveries:
                 continue
             if opened.settlement:
                 settlements.append((opened.batch, opened.settlement))
-            opened.settlement = Settlement(claim)
+            opened.settlement = BatchSettlement(claim)
             opened.settle_at = now + SETTLE_SECONDS
         return settlements
 
@@ -231,7 +231,7 @@ class Deliveries:
         return [] if following is None else [following]
 
     def _fail(self, message: Message, why: Failure | None, decision: Decision) -> None:
-        self._settlement_for(message).failed.append(Failed(message, why, decision))
+        self._settlement_for(message).failed.append(FailedMessage(message, why, decision))
 
     def _release(self, message: Message) -> None:
         for each in (message, *self._key_queues.failed(message)):
@@ -242,7 +242,7 @@ class Deliveries:
         for each in (message, *self._key_queues.failed(message)):
             self._settlement_for(each).deferred.append(each)
 
-    def _settlement_for(self, message: Message) -> Settlement:
+    def _settlement_for(self, message: Message) -> BatchSettlement:
         """The settlement of the message's batch; from now on the message counts as resolved."""
         opened = self._batch_of.pop(message.id)
         opened.unresolved -= 1

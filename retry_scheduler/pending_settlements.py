@@ -13,7 +13,7 @@ from collections import deque
 
 from outrider.errors import DatabaseError
 from outrider.retry_scheduler.claim import Batch
-from outrider.retry_scheduler.settlement import Settlement
+from outrider.retry_scheduler.settlement import BatchSettlement
 from outrider.runtime.crash_points import crash_point
 from outrider.storage.store import Store
 from outrider.telemetry.logs import get_logger
@@ -27,14 +27,14 @@ class PendingSettlements:
         self._metrics = metrics
         self._archive = archive
         self._cooldown_seconds = cooldown_seconds
-        self._pending: deque[tuple[Batch, Settlement]] = deque()
+        self._pending: deque[tuple[Batch, BatchSettlement]] = deque()
         self._before_settle = crash_point("scheduler.before_settle")
         self._after_settle = crash_point("scheduler.after_settle")
 
     def __len__(self) -> int:
         return len(self._pending)
 
-    def add(self, batch: Batch, settlement: Settlement) -> None:
+    def add(self, batch: Batch, settlement: BatchSettlement) -> None:
         self._pending.append((batch, settlement))
 
     def write(self, store: Store) -> None:

@@ -7,7 +7,7 @@ An event about a message has the context that its producer stored in the row, an
 from __future__ import annotations
 
 from outrider.retry_scheduler.claim import Batch
-from outrider.retry_scheduler.settlement import Failed, Settlement
+from outrider.retry_scheduler.settlement import BatchSettlement, FailedMessage
 from outrider.storage.decision import Burial
 from outrider.telemetry.logs import context_of, get_logger
 from outrider.telemetry.metrics import Metrics, destination
@@ -29,7 +29,7 @@ class SchedulerReporter:
             "deferred": self._deferred,
         }
 
-    def report(self, batch: Batch, settlement: Settlement, server_time: int) -> None:
+    def report(self, batch: Batch, settlement: BatchSettlement, server_time: int) -> None:
         """Report a settlement that is about to be written."""
         confirmed = settlement.confirmed
         self._delivered += len(confirmed)
@@ -50,7 +50,7 @@ class SchedulerReporter:
             released=len(settlement.released),
         )
 
-    def _report_failed(self, failed: Failed) -> None:
+    def _report_failed(self, failed: FailedMessage) -> None:
         message, failure, decision = failed
         if failure is not None:
             self._metrics.failed(failure)

@@ -1,5 +1,5 @@
 """
-Settlement: the results of one claim's messages, and writing them to the table.
+BatchSettlement: the results of one claim's messages, and writing them to the table.
 
 Every statement names the claim, so writing a result twice, or after the lease has ended, does no harm. `write` removes
 what has been written: after a lost connection it continues where it stopped.
@@ -16,7 +16,7 @@ from outrider.storage.message import Message
 from outrider.storage.store import Store
 
 
-class Failed(NamedTuple):
+class FailedMessage(NamedTuple):
     """A message that is retried or buried."""
 
     message: Message
@@ -26,10 +26,10 @@ class Failed(NamedTuple):
 
 
 @dataclass(slots=True)
-class Settlement:
+class BatchSettlement:
     claim: str
     confirmed: list[Message] = field(default_factory=list)
-    failed: list[Failed] = field(default_factory=list)
+    failed: list[FailedMessage] = field(default_factory=list)
     deferred: list[Message] = field(default_factory=list)
     """A broker outage: not known to be delivered."""
     released: list[Message] = field(default_factory=list)

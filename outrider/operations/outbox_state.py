@@ -82,7 +82,7 @@ class ArchiveCount:
 
 
 @dataclass(frozen=True, slots=True)
-class Worker:
+class ServicePresence:
     kind: str
     name: str
     role: str
@@ -115,7 +115,7 @@ class OutboxState:
     queues: QueueCounts | None
     dead: DeadLetterCounts | None
     archive: ArchiveCount | None
-    workers: list[Worker] | None
+    workers: list[ServicePresence] | None
     slot: SlotState | None
     publication: PublicationSummary | None
     unseen: dict[str, str]
@@ -166,8 +166,8 @@ def read_queue_counts(store: Store) -> QueueCounts:
     return fetch_one(store, QueueCounts, "state_queues", most=COUNT_LIMIT)
 
 
-def read_workers(store: Store) -> list[Worker]:
-    return fetch(store, Worker, "state_workers", most=MOST_WORKERS)
+def read_workers(store: Store) -> list[ServicePresence]:
+    return fetch(store, ServicePresence, "state_workers", most=MOST_WORKERS)
 
 
 def as_document(state: OutboxState) -> dict[str, Any]:

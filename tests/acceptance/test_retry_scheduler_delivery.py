@@ -14,7 +14,7 @@ from outrider.delivery.retry_policy import RetryPolicy
 from outrider.embedded.rabbitmq import RabbitMQ
 from outrider.retry_scheduler.claim import Claimer
 from outrider.retry_scheduler.deliver import Deliveries
-from outrider.retry_scheduler.settlement import Settlement
+from outrider.retry_scheduler.settlement import BatchSettlement
 from outrider.storage.message import Message
 from outrider.storage.store import Store
 from tests.fixtures.broker import Broker
@@ -53,7 +53,7 @@ def publisher(rabbit: Broker) -> Iterator[Publisher]:
 
 def deliver_due(
     store: Store, publisher: Publisher, policy: RetryPolicy, clock: Clock, late_by: float = 0
-) -> Settlement:
+) -> BatchSettlement:
     """Claim what is due, send it `late_by` seconds after the claim, and settle it. Returns the settlement."""
     batch = Claimer("s", batch_size=100, lease_seconds=LEASE, clock=clock).claim(store)
     deliveries = Deliveries(publisher, policy, send_timeout_seconds=SEND_TIMEOUT, clock=clock)

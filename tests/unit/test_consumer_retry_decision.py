@@ -14,7 +14,7 @@ from outrider.consumer.delivery import ATTEMPT, ERROR, EXCHANGE, EXPIRES_AT, REA
 from outrider.consumer.errors import Expired, Reject, Undecodable
 from outrider.consumer.retry_decision import (
     Bury,
-    Retry,
+    RetryAfterDelay,
     decide_after_failure,
     forwarded_properties,
     is_expired,
@@ -32,7 +32,7 @@ def received(headers: dict[str, Any] | None = None, **properties: Any) -> Delive
     return DeliveredMessage(delivery=deliver, header=header, body=b"{}", channel=None)  # type: ignore[arg-type]
 
 
-def decide(error: Exception, *, attempts: int = 0, expiration: str | None = None) -> Retry | Bury:
+def decide(error: Exception, *, attempts: int = 0, expiration: str | None = None) -> RetryAfterDelay | Bury:
     delivery = read_delivery(received({ATTEMPT: attempts}, expiration=expiration), NOW)
     return decide_after_failure(error, delivery, DELAYS, NOW)
 
@@ -40,8 +40,8 @@ def decide(error: Exception, *, attempts: int = 0, expiration: str | None = None
 def test_each_failure_has_its_delay_and_after_the_last_the_message_is_buried() -> None:
     error = ValueError("no\nline break")
     text = "ValueError: no line break"
-    assert decide(error) == Retry(DELAYS[0], text)
-    assert decide(error, attempts=1) == Retry(DELAYS[1], text)
+    assert decide(error) == RetryAfterDelay(DELAYS[0], text)
+    assert decide(error, attempts=1) == RetryAfterDelay(DELAYS[1], text)
     assert decide(error, attempts=2) == Bury("max attempts", text)
 
 
@@ -52,14 +52,14 @@ def test_rejected_undecodable_and_expired_messages_are_buried_at_once() -> None:
 
 
 def test_a_message_that_would_expire_during_its_delay_is_buried() -> None:
-    assert isinstance(decide(ValueError("no"), expiration="1001"), Retry)
+    assert isinstance(decide(ValueError("no"), expiration="1001"), RetryAfterDelay)
     assert decide(ValueError("no"), expiration="1000") == Bury("expired", "ValueError: no")
 
 
 def test_the_expiry_time_is_kept_across_delays() -> None:
     first = read_delivery(received(expiration="5000"), NOW)
     assert first.expires_at == NOW + 5
-    copy = forwarded_properties(Retry(DELAYS[0], "no"), received(expiration="5000"), first)
+    copy = forwarded_properties(RetryAfterDelay(DELAYS[0], "no"), received(expiration="5000"), first)
     assert copy.headers is not None
     assert copy.headers[EXPIRES_AT] == int((NOW + 5) * 1000)
     assert copy.expiration is None
@@ -88,7 +88,7 @@ def test_a_message_that_returns_from_a_delay_has_its_original_fields() -> None:
         user_id="shop",
     )
     delivery = read_delivery(original, NOW)
-    copy = forwarded_properties(Retry(DELAYS[0], "no"), original, delivery)
+    copy = forwarded_properties(RetryAfterDelay(DELAYS[0], "no"), original, delivery)
     assert copy.headers is not None
     assert (copy.headers["mine"], copy.headers[ERROR]) == (1, "no")
     assert "x-death" not in copy.headers

@@ -9,7 +9,7 @@ import pytest
 
 from outrider.operations.doctor import broker, clock, publication, replication, roles, server, services, slot, table
 from outrider.operations.doctor.finding import Finding, failed, ok
-from outrider.operations.outbox_state import QueueCounts, Worker
+from outrider.operations.outbox_state import QueueCounts, ServicePresence
 from outrider.operations.setup.facts import PublicationShape, Server, SlotState
 
 SERVER = Server(
@@ -41,7 +41,7 @@ SLOT = SlotState(
     safe_wal_bytes=None,
 )
 QUIET = QueueCounts(0, 0, 0, 0, 0, 0, 0, 0, None, None)
-WORKER = Worker("scheduler", "s1", "active", "h", 1, "1", datetime.now(UTC), datetime.now(UTC), 1.0)
+WORKER = ServicePresence("scheduler", "s1", "active", "h", 1, "1", datetime.now(UTC), datetime.now(UTC), 1.0)
 GIGABYTE = 1024**3
 
 

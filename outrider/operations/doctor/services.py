@@ -8,12 +8,12 @@ from collections.abc import Sequence
 
 from outrider.operations.doctor.finding import Finding, ok, warning
 from outrider.operations.human_readable import as_age, as_count
-from outrider.operations.outbox_state import QueueCounts, Worker
+from outrider.operations.outbox_state import QueueCounts, ServicePresence
 
 LONG_OVERDUE_SECONDS = 60.0
 
 
-def check_scheduler(queues: QueueCounts, workers: Sequence[Worker]) -> Finding:
+def check_scheduler(queues: QueueCounts, workers: Sequence[ServicePresence]) -> Finding:
     running = sum(worker.kind == "scheduler" and not worker.stale for worker in workers)
     overdue = queues.overdue_seconds or 0.0
     found = f"{as_count(queues.due)} rows are due, the oldest for {as_age(overdue)}"
@@ -30,7 +30,7 @@ def check_scheduler(queues: QueueCounts, workers: Sequence[Worker]) -> Finding:
     return ok("scheduler", "none is running, and no row is due")
 
 
-def check_workers(workers: Sequence[Worker]) -> Finding:
+def check_workers(workers: Sequence[ServicePresence]) -> Finding:
     stale = [worker for worker in workers if worker.stale]
     if stale:
         names = ", ".join(
