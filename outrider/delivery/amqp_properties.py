@@ -108,7 +108,7 @@ _ENCODERS: dict[str, Callable[[Any], bytes]] = {
 _UNIQUE = {"message_id", "correlation_id", "expiration"}  # strings of one message: not worth caching
 
 # Name, encoder and flag, in the order of the protocol.
-_PROPERTIES = [
+_PROPERTIES: list[tuple[str, Callable[[Any], bytes], int]] = [
     (name, _encode_short_string if name in _UNIQUE else _ENCODERS[kind], 1 << (15 - index))
     for index, (name, kind) in enumerate(amqp.Message.PROPERTIES)
 ]
