@@ -19,12 +19,15 @@ When the relay's thread reads HandedBack, `inbox` may have messages again: then 
 In a broker outage the thread first *holds* the messages without an outcome, for `hold_seconds`, while it reconnects.
 Then it *sheds*: it reports Shed (no message submitted so far gets an outcome), and every further message fails at once
 with the outage. So the relay can leave the rows to the scheduler, and the WAL position moves on. After the reconnect
-messages are published again. A broker that blocks its publishers (a memory or disk alarm) is an outage too,
+messages are published again. The outage ends when the new connection has proved itself: by a confirm, because nothing
+is left to send, or by lasting PROOF_SECONDS. A connection that comes up and is lost again does not prolong the holding,
+and the pauses between connections grow. A broker that blocks its publishers (a memory or disk alarm) is an outage too,
 but the connection is kept, because the broker announces there when the alarm ends.
 """
 
 from __future__ import annotations
 
+import math
 import select
 import threading
 import time
@@ -35,7 +38,7 @@ from outrider.delivery.publisher import Outcome, Publisher
 from outrider.errors import BrokerOutage
 from outrider.failures import Failure, classify, outage
 from outrider.runtime.crash_points import crash_point
-from outrider.runtime.reconnect_delay import reconnect_delay
+from outrider.runtime.reconnect_delay import STEADY_SECONDS, reconnect_delay
 from outrider.runtime.wakeable_queue import WakeableQueue
 from outrider.storage.message import Message
 from outrider.telemetry.logs import get_logger
@@ -47,6 +50,7 @@ BATCH = 1000
 
 TICK_SECONDS = 1.0
 LONGEST_RETRY_SECONDS = 2.0
+PROOF_SECONDS = 2.0
 
 
 class Published(NamedTuple):
@@ -88,6 +92,7 @@ class BackgroundPublisher:
         self._held: list[Message] = []
         self._outage: Failure | None = None
         self._outage_since = 0.0
+        self._connected_at = math.inf
         self._retry_at = 0.0
         self._retries = 0
         self._taken_over = threading.Event()
@@ -144,19 +149,23 @@ class BackgroundPublisher:
                 if self._closing.is_set():  # connecting took some time, and the held messages must not be sent any more
                     return True
                 if publisher.blocked is None:
-                    self._note_recovery()
                     self._publish_batch()
                 else:
                     self._note_outage(outage("Blocked", f"the broker takes no messages: {publisher.blocked}"))
                 publisher.heartbeat()
                 if outcomes := publisher.collect(0):
                     self._report(Published(outcomes))
+                if any(outcome.failure is None for outcome in outcomes):
+                    self._retries = 0
+                if self._outage is not None and publisher.blocked is None and self._is_proved(outcomes):
+                    self._note_recovery()
         except BrokerOutage as error:
             self._held = publisher.take_unconfirmed() + self._held
             self._note_outage(error)
             if publisher.has_outcomes:
                 self._report(Published(publisher.collect(0)))
-        if self._outage is not None:
+                self._retries = 0  # the message that ended the connection may be among them
+        if self._outage is not None and not self._can_publish():
             self._hold_or_shed(self._outage)
             self._wait()
             return True
@@ -164,10 +173,13 @@ class BackgroundPublisher:
             if publisher.wants_write:
                 self._wait()
             return True
-        if publisher.isolating:
+        if publisher.isolating or self._outage is not None:
             self._wait()
             return True
         return False
+
+    def _can_publish(self) -> bool:
+        return self._publisher.connected and self._publisher.blocked is None
 
     def _publish_batch(self) -> None:
         """Publish the oldest messages, unless blocking work has to be done first, and do a part of that work."""
@@ -189,7 +201,7 @@ class BackgroundPublisher:
         readable = [] if socket is None else [socket]
         writable = [socket] if socket is not None and self._publisher.wants_write else []
         until = time.monotonic() + TICK_SECONDS
-        if self._outage is not None and self.shedding is None:
+        if self._outage is not None and self.shedding is None and not self._can_publish():
             # Messages that arrive while holding stay in the inbox: watching it would end every wait at once.
             until = min(until, self._outage_since + self._hold_seconds)
         elif not writable:
@@ -204,16 +216,24 @@ class BackgroundPublisher:
         if time.monotonic() < self._retry_at:
             return False
         self._publisher.connect()
+        self._connected_at = time.monotonic()
         if not self.ever_connected:
             log.info("broker_connected")
         self.ever_connected = True
         return True
 
+    def _is_proved(self, outcomes: Sequence[Outcome]) -> bool:
+        publisher = self._publisher
+        confirmed = any(outcome.failure is None for outcome in outcomes)
+        return (
+            confirmed
+            or not (publisher.in_flight or publisher.has_outcomes or self._held or self.inbox)
+            or time.monotonic() - self._connected_at > PROOF_SECONDS
+        )
+
     def _note_recovery(self) -> None:
-        if self._outage is not None:
-            log.info("broker_available", after_seconds=round(time.monotonic() - self._outage_since, 1))
+        log.info("broker_available", after_seconds=round(time.monotonic() - self._outage_since, 1))
         self.shedding = self._outage = None
-        self._retries = 0
 
     def _note_outage(self, error: BrokerOutage) -> None:
         failure = classify(error)
@@ -221,8 +241,14 @@ class BackgroundPublisher:
             self._outage_since = time.monotonic()
             log.warning("broker_outage", error=failure.error, reason=failure.text, hint=failure.hint)
         self._outage = failure
+        if self._publisher_lasted():
+            self._retries = 0
         self._retry_at = time.monotonic() + reconnect_delay(self._retries, longest_seconds=LONGEST_RETRY_SECONDS)
         self._retries += 1
+
+    def _publisher_lasted(self) -> bool:
+        lost_after, self._connected_at = time.monotonic() - self._connected_at, math.inf
+        return lost_after > STEADY_SECONDS
 
     def _hold_or_shed(self, outage: Failure) -> None:
         if self.shedding is None:

@@ -6,8 +6,11 @@ began, because the WAL can be ahead of what other sessions see: for an instant a
 replication. A row that is still missing then was deleted or claimed by a scheduler. Either way the relay is done with
 it.
 
-The session reads the results: wait for `fileno`, then call `take_settled`. A database error ends the thread, and
-`take_settled` raises it.
+What the broker confirmed is written first. A row that cannot be written holds up no other (see
+outrider.runtime.settling).
+
+The session reads the results: wait for `fileno`, then call `take_settled`. A database error that is not about a row
+ends the thread, and `take_settled` raises it.
 """
 
 from __future__ import annotations
@@ -19,6 +22,7 @@ from typing import NamedTuple
 
 from outrider.cdc_relay.settlements import Delivered, Failed, HandedOver, Settlement
 from outrider.runtime.crash_points import crash_point
+from outrider.runtime.settling import Settling
 from outrider.runtime.wakeable_queue import WakeableQueue
 from outrider.storage.decision import Burial, Retry
 from outrider.storage.store import Store
@@ -47,6 +51,7 @@ class Settler:
     def __init__(self, store: Store, *, archive: bool, blocked_keys: Collection[str]) -> None:
         """`blocked_keys` is read from the settler's thread. While it is empty, settling skips the follower look-up."""
         self._store = store
+        self._settling = Settling(store)
         self._blocked_keys = blocked_keys
         self._archive = archive
         self._submitted: WakeableQueue[Settlement] = WakeableQueue()
@@ -135,7 +140,7 @@ class Settler:
         delivered = [item.id for item in batch if isinstance(item, Delivered)]
         if delivered:
             followed = bool(self._blocked_keys)
-            found.update(self._store.settle(delivered, archive=self._archive, followed=followed))
+            found.update(self._settling.settle(delivered, archive=self._archive, followed=followed))
             self._after_settle_delivered()
         if len(delivered) < len(batch):
             found.update(self._settle_undelivered(batch))
@@ -156,9 +161,8 @@ class Settler:
                     retries.append(item.decision)
                 elif isinstance(item.decision, Burial):
                     burials.append(item.decision)
-        found = self._store.hand_over(handed_over) if handed_over else []
-        found += self._store.fail(retries) if retries else []
-        return found + (self._store.bury(burials) if burials else [])
+        found = self._settling.write(self._store.hand_over, handed_over, int)
+        return found + self._settling.fail(retries) + self._settling.bury(burials)
 
     def _missing_with_ended_transactions(self) -> set[int]:
         in_progress = self._store.in_progress({item.xid for item in self._missing})

@@ -9,7 +9,8 @@ Classify why publishing failed: outage, refused message, or undecodable row. Bot
 label metrics. Exceptions are recognised by the names of their classes, most derived first, so this module imports no
 broker library.
 
-Texts are one line of limited length, without payloads and without the credentials of a URL.
+Texts are one line of limited length, without payloads and without the credentials of a URL. Whatever text comes from
+outside (a broker, an exception, a row) becomes storable here, in `one_line`: PostgreSQL refuses a NUL and a surrogate.
 """
 
 from __future__ import annotations
@@ -180,7 +181,7 @@ def classify(error: BaseException, *, connecting: bool = False) -> Failure:
     """The failure for an exception; `connecting`: it was raised while opening a connection."""
     if isinstance(error, ClassifiedOutage):
         return error.failure
-    detail = str(error) or type(error).__name__
+    detail = text_of(error)
     name = _name_of(error)
     for of, words, better in _BY_WORDS:
         if of == name and words in detail:
@@ -203,9 +204,18 @@ def outage(error: BaseException | str, detail: str = "", *, connecting: bool = F
     return ClassifiedOutage(found._replace(text=one_line(f"{found.text}; {detail}")) if detail else found)
 
 
+def text_of(error: BaseException) -> str:
+    """The text of an exception; the name of its class, if it has no text or making it raises."""
+    try:
+        return str(error) or type(error).__name__
+    except Exception:
+        return type(error).__name__
+
+
 def one_line(text: str) -> str:
-    """One line of at most MAX_TEXT characters, without the credentials of a URL."""
-    line = _SPACES.sub(" ", _CREDENTIALS.sub("://***@", text)).strip()
+    """One line of at most MAX_TEXT characters that PostgreSQL can store, without the credentials of a URL."""
+    storable = text.replace("\0", "\\x00").encode("utf-8", "backslashreplace").decode()
+    line = _SPACES.sub(" ", _CREDENTIALS.sub("://***@", storable)).strip()
     return line if len(line) <= MAX_TEXT else line[: MAX_TEXT - 1] + "…"
 
 

@@ -10,7 +10,8 @@ Added where the application has imported the library (nothing is imported for it
 structlog's context variables are stored in the column `context`; the services bind them while they publish the message,
 so that their log lines contain them. This is off by default, because the variables can hold anything.
 
-If a library raises an exception, its headers are left out and the publish goes on.
+If a library raises an exception, or gives what a message cannot carry (NUL, a lone surrogate, NaN), it is left out and
+the publish goes on.
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any, NamedTuple
+
+from outrider.producer.encoding import check_json, check_text
 
 TRACKING_HEADER = "tracking_ids"
 
@@ -55,6 +58,8 @@ class Context:
             if wanted:
                 with suppress(Exception):
                     add(headers)
+        # They may come from a request. What a message cannot carry is left out: tracing must not fail a publish.
+        headers = {name: value for name, value in headers.items() if _is_storable(value)}
         return CurrentContext(headers, get_tracking_ids() if self.tracking else None, self.log_context())
 
     def log_context(self) -> str | None:
@@ -68,7 +73,9 @@ class Context:
         if not bound:
             return None
         with suppress(Exception):
-            return json.dumps(dict(bound), default=str, skipkeys=True)
+            text = json.dumps(dict(bound), default=str, skipkeys=True, allow_nan=False)
+            check_json("the log context", text)
+            return text
         return None
 
 
@@ -111,6 +118,14 @@ def tracking(source: Sequence[str] | Mapping[str, Any] | str) -> Iterator[tuple[
 def get_tracking_ids() -> tuple[str, ...]:
     """The tracking ids of the current block, the oldest first; empty outside of one."""
     return _tracking_ids.get()
+
+
+def _is_storable(value: Any) -> bool:
+    try:
+        check_text("a header", value, 0)
+    except (TypeError, ValueError):
+        return False
+    return True
 
 
 def _add_sentry(headers: dict[str, Any]) -> None:

@@ -4,7 +4,8 @@ Turn a payload into bytes, with the content type and encoding that consumers see
 bytes stay as they are; str becomes UTF-8 text; a Pydantic model is encoded by its own method; everything else becomes
 compact JSON, in which dataclasses are objects, dates and times ISO 8601 text, durations seconds, Decimal and UUID text,
 and an Enum its value. A value that cannot be encoded raises TypeError or ValueError before anything is written; the
-error never contains the value. Nothing here imports Pydantic: its models are recognised by their methods.
+error never contains the value. So does a NUL in JSON, which PostgreSQL's jsonb and many consumers refuse; a payload
+that needs one is given as bytes. Nothing here imports Pydantic: its models are recognised by their methods.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import json.encoder
+import re
 from collections.abc import Callable
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
@@ -33,14 +35,14 @@ class Encoded(NamedTuple):
 def encode_payload(payload: Any) -> Encoded:
     """The payload, content type and content encoding of the row."""
     if type(payload) is dict:  # the usual case
-        return Encoded(_utf8(encode_json(payload)), JSON, "utf-8")
+        return Encoded(_json_bytes(encode_json(payload)), JSON, "utf-8")
     if isinstance(payload, str) and not isinstance(payload, Enum):
         return Encoded(_utf8(payload), TEXT, "utf-8")
     if isinstance(payload, bytes | bytearray | memoryview):
         return Encoded(bytes(payload), BINARY, "binary")
     if _is_pydantic_model(payload):
-        return Encoded(payload.model_dump_json().encode(), JSON, "utf-8")
-    return Encoded(_utf8(encode_json(payload)), JSON, "utf-8")
+        return Encoded(_json_bytes(payload.model_dump_json()), JSON, "utf-8")
+    return Encoded(_json_bytes(encode_json(payload)), JSON, "utf-8")
 
 
 def encode_json(value: Any) -> str:
@@ -51,6 +53,23 @@ def encode_json(value: Any) -> str:
         raise ValueError("it is nested too deeply to be encoded as JSON") from None
 
 
+def check_text(name: str, value: Any, shortest: int = 1, longest: int | None = None) -> str:
+    """The value, if it is text that the column and the broker can hold; TypeError or ValueError otherwise."""
+    # The usual case. No limit is below 255 bytes.
+    if type(value) is str and shortest <= len(value) < 64 and value.isascii() and "\0" not in value:
+        return value
+    if not isinstance(value, str):
+        raise TypeError(f"{name} is a str, not {type(value).__qualname__}")
+    if "\0" in value:
+        raise ValueError(f"{name} must not contain a NUL character")
+    check_utf8(name, value)
+    # A character takes at most four bytes: encode only text that could be too long.
+    if len(value) < shortest or (longest is not None and len(value) * 4 > longest and len(value.encode()) > longest):
+        allowed = "must not be empty" if longest is None else f"must be {shortest} to {longest} bytes"
+        raise ValueError(f"{name} {allowed}")
+    return value
+
+
 def check_utf8(name: str, text: str) -> None:
     """ValueError for a lone surrogate, which a str can hold but UTF-8, and so PostgreSQL, cannot."""
     if not text.isascii():
@@ -58,6 +77,31 @@ def check_utf8(name: str, text: str) -> None:
             text.encode()
         except UnicodeEncodeError:
             raise ValueError(f"{name} holds a lone surrogate, which UTF-8 cannot encode") from None
+
+
+def check_json(name: str, text: str) -> None:
+    """ValueError for a NUL or a lone surrogate anywhere in JSON text, escaped or not."""
+    check_escapes(name, text)
+    check_utf8(name, text)
+
+
+def check_escapes(name: str, text: str) -> None:
+    # The text is searched, because walking the value would take longer than encoding it.
+    if "\\u0000" in text or "\\ud" in text:
+        for escape in _ESCAPES.finditer(text):
+            if escape["nul"]:
+                raise ValueError(f"{name} must not contain a NUL character")
+            if escape["lone"]:
+                raise ValueError(f"{name} holds a lone surrogate, which UTF-8 cannot encode")
+
+
+_ESCAPES = re.compile(r"\\(?:(?P<nul>u0000)|ud[89ab][0-9a-f]{2}\\ud[c-f][0-9a-f]{2}|(?P<lone>ud[89a-f][0-9a-f]{2})|.)")
+"""Every escape of JSON, so that an escaped backslash is not taken for the start of the next one."""
+
+
+def _json_bytes(text: str) -> bytes:
+    check_escapes("the payload", text)
+    return _utf8(text)
 
 
 def _utf8(text: str) -> bytes:

@@ -17,7 +17,7 @@ from typing import Any, Final, Literal, TypedDict
 from uuid import UUID, uuid4
 
 from outrider.producer.context import Context, CurrentContext
-from outrider.producer.encoding import check_utf8, encode_json, encode_payload
+from outrider.producer.encoding import check_json, check_text, encode_json, encode_payload
 from outrider.producer.row import Row, make_row
 
 Aggregate = tuple[str, object] | str
@@ -190,29 +190,12 @@ _RANDOM_BITS: Final = (1 << 128) - 1 ^ (15 << 76 | 3 << 62)
 
 
 def check_headers(headers: Mapping[str, Any]) -> None:
-    """Names that AMQP can carry. Nested headers are checked when the message is published."""
+    """Names that AMQP can carry. `encode_headers` checks what is nested."""
     for name in headers:
         check_text("a header's name", name, 1, 255)
 
 
 def encode_headers(headers: Mapping[str, Any]) -> str:
     text = encode_json(headers)
-    check_utf8("a header", text)
+    check_json("a header", text)
     return text
-
-
-def check_text(name: str, value: Any, shortest: int = 1, longest: int | None = None) -> str:
-    """The value, if it is text that the column and the broker can hold; TypeError or ValueError otherwise."""
-    # The usual case. No limit is below 255 bytes.
-    if type(value) is str and shortest <= len(value) < 64 and value.isascii() and "\0" not in value:
-        return value
-    if not isinstance(value, str):
-        raise TypeError(f"{name} is a str, not {type(value).__qualname__}")
-    if "\0" in value:
-        raise ValueError(f"{name} must not contain a NUL character")
-    check_utf8(name, value)
-    # A character takes at most four bytes: encode only text that could be too long.
-    if len(value) < shortest or (longest is not None and len(value) * 4 > longest and len(value.encode()) > longest):
-        allowed = "must not be empty" if longest is None else f"must be {shortest} to {longest} bytes"
-        raise ValueError(f"{name} {allowed}")
-    return value

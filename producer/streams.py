@@ -28,7 +28,8 @@ from uuid import UUID
 from outrider.errors import ConcurrencyError
 from outrider.operations.message_selection import like_pattern
 from outrider.producer.context import CurrentContext
-from outrider.producer.event import AGGREGATE, Event, check_text, encode_headers, split_moment
+from outrider.producer.encoding import check_text
+from outrider.producer.event import AGGREGATE, Event, encode_headers, split_moment
 from outrider.producer.handles import adapter_for
 from outrider.producer.handles.protocols import AsyncHandle, SyncHandle
 from outrider.producer.outbox import Outbox

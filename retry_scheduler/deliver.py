@@ -11,6 +11,10 @@ A message is not sent unless its lease outlasts the send timeout. After a messag
 undecodable, its key goes on. After one that used up its attempts, the rest of its key is released: until the burial is
 written, another scheduler might still deliver it.
 
+A connection that is lost is opened again at once, up to RESUMES times in a row without an outcome, and what was on its
+way is sent again: a message that ends its connection is found by the publisher then, and the others need not wait for
+the cooldown. If that fails, it is an outage.
+
 Nothing here uses the database, and nothing raises BrokerOutage: see `take_broker_report`. Several batches can be in
 flight at once. A key is in one of them only: its rows are claimed together or not at all.
 """
@@ -30,11 +34,21 @@ from outrider.failures import Failure, FailureKind, classify, failure
 from outrider.retry_scheduler.claim import Batch
 from outrider.retry_scheduler.settlement import BatchSettlement, FailedMessage
 from outrider.runtime.crash_points import crash_point
+from outrider.runtime.reconnect_delay import reconnect_delay
 from outrider.storage.decision import Burial, Decision
 from outrider.storage.message import Message
+from outrider.telemetry.logs import get_logger
+
+log = get_logger(__name__)
 
 SETTLE_SECONDS = 1.0
 """How long outcomes are kept to settle a batch at once. A long key must not delay the settlement of the others."""
+
+
+RESUMES = 4
+"""Enough for the publisher to find a message that ends its connection (see connection_suspects.py)."""
+RESUMABLE = ("ConnectionLost", "ConnectionClosed")
+"""Not a broker that is silent, blocked, or shut down by an operator."""
 
 
 class BrokerReport(NamedTuple):
@@ -75,6 +89,8 @@ class Deliveries:
         self._sent: dict[int, tuple[Message, float]] = {}
         self._answered = False
         self._outage: Failure | None = None
+        self._resumes = 0
+        self._resume_at: float | None = None
         self._after_publish = crash_point("scheduler.after_publish")
         self._after_confirm = crash_point("scheduler.after_confirm")
 
@@ -103,6 +119,10 @@ class Deliveries:
 
     def receive(self, wait_seconds: float) -> bool:
         """Collect outcomes, waiting for the first, and send the next messages of their keys. Whether any arrived."""
+        if self._resume_at is not None and not self._publisher.has_outcomes:
+            self._resume(self._resume_at, wait_seconds)
+            if not self._publisher.connected:
+                return False
         if not self._sent and not self._publisher.connected:
             return False
         try:
@@ -115,6 +135,7 @@ class Deliveries:
             return False
         if outcomes:
             self._after_confirm()
+            self._resumes = 0
         self._send([following for outcome in outcomes for following in self._resolve(outcome)])
         if self._publisher.blocked is not None:
             self._limit_blocking(self._publisher.blocked)
@@ -148,6 +169,7 @@ class Deliveries:
 
     def disconnect(self) -> None:
         """Close the publisher's connection, and defer the messages without an outcome."""
+        self._resume_at = None
         self._publisher.close()
         try:
             while outcomes := self._publisher.collect(0):
@@ -193,8 +215,30 @@ class Deliveries:
                 self._handle_outage(classify(error))
 
     def _handle_outage(self, outage: Failure) -> None:
-        self.disconnect()
-        self._outage = outage
+        if outage.error in RESUMABLE and self._resumes < RESUMES and not self._publisher.connected:
+            self._resume_at = self._clock() + reconnect_delay(self._resumes)
+            self._resumes += 1
+            log.info("broker_connection_lost", error=outage.error, reason=outage.text)
+        else:
+            self.disconnect()
+            self._outage = outage
+
+    def _resume(self, resume_at: float, wait_seconds: float) -> None:
+        """Connect again, and send again what was on its way."""
+        if (wait := resume_at - self._clock()) > 0:
+            time.sleep(min(wait, wait_seconds))
+            return
+        self._resume_at = None
+        try:
+            self._publisher.connect()
+        except BrokerOutage as error:
+            self.disconnect()
+            self._outage = classify(error)
+            return
+        unconfirmed = self._publisher.take_unconfirmed()
+        for message in unconfirmed:
+            del self._sent[message.id]
+        self._send(unconfirmed)
 
     def _limit_blocking(self, reason: str) -> None:
         """The publisher waits for a blocked broker without a limit, but the leases end."""
@@ -221,7 +265,7 @@ class Deliveries:
         self._fail(message, why, self._policy.decide(message, why))
         if why.kind is FailureKind.PERMANENT:
             return self._next_of_key(message)
-        self._answered = True
+        self._answered = self._answered or why.error != "BrokerCrashed"
         for behind in self._key_queues.failed(message):
             self._release(behind)
         return []

@@ -199,8 +199,8 @@ class Scheduler:
 
     def _collect_settlements(self, *, incomplete: bool = False) -> None:
         for batch, settlement in self._deliveries.take_settlements(incomplete=incomplete):
+            self._settlements.add(batch, settlement)  # first: a report that fails must not cost a settlement
             self._reporter.report(batch, settlement, batch.server_time(time.monotonic()))
-            self._settlements.add(batch, settlement)
 
     # -- sleeping and stopping ----------------------------------------------------------------------------------------
 

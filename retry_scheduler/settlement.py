@@ -2,7 +2,8 @@
 BatchSettlement: the results of one claim's messages, and writing them to the table.
 
 Every statement names the claim, so writing a result twice, or after the lease has ended, does no harm. `write` removes
-what has been written: after a lost connection it continues where it stopped.
+what has been written: after a lost connection it continues where it stopped. What the broker confirmed is written
+first, and a row that cannot be written holds up no other (see outrider.runtime.settling).
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from outrider.failures import Failure
+from outrider.runtime.settling import Settling
 from outrider.storage.decision import Burial, Decision, Retry
 from outrider.storage.message import Message
 from outrider.storage.store import Store
@@ -42,25 +44,30 @@ class BatchSettlement:
 
     def write(self, store: Store, *, archive: bool, cooldown_seconds: float) -> int:
         """Write the results; returns how many rows no longer had this claim."""
+        settling = Settling(store, self.claim)
         lost = 0
-        # Failures first: when rows of the same key fall due because they are released or unparked, its head backs off.
+        if self.confirmed:
+            lost += len(self.confirmed) - len(settling.settle(_ids(self.confirmed), archive=archive))
+            self.confirmed = []
+        # Failures before the rest: when rows of the same key fall due because they are released, its head backs off.
+        # A settled row may unpark rows behind that head: the next claim parks them again, because the head is leased.
         burials = [each.decision for each in self.failed if isinstance(each.decision, Burial)]
         retries = [each.decision for each in self.failed if isinstance(each.decision, Retry)]
-        if burials:
-            lost += len(burials) - len(store.bury(burials, claim=self.claim))
-        if retries:
-            lost += len(retries) - len(store.fail(retries, claim=self.claim))
+        lost += len(burials) - len(settling.bury(burials))
+        lost += len(retries) - len(settling.fail(retries))
         self.failed = []
-        if self.confirmed:
-            lost += len(self.confirmed) - len(store.settle(_ids(self.confirmed), claim=self.claim, archive=archive))
-            self.confirmed = []
-        if self.released:
-            lost += len(self.released) - len(store.release(_ids(self.released), claim=self.claim))
-            self.released = []
-        if self.deferred:
-            kept = store.defer(_ids(self.deferred), claim=self.claim, cooldown_seconds=cooldown_seconds)
-            lost += len(self.deferred) - len(kept)
-            self.deferred = []
+        lost += len(self.released) - len(
+            settling.write(lambda ids: store.release(ids, claim=self.claim), _ids(self.released), int)
+        )
+        self.released = []
+        lost += len(self.deferred) - len(
+            settling.write(
+                lambda ids: store.defer(ids, claim=self.claim, cooldown_seconds=cooldown_seconds),
+                _ids(self.deferred),
+                int,
+            )
+        )
+        self.deferred = []
         return lost
 
 

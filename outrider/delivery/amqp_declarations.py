@@ -1,9 +1,10 @@
 """
 AmqpDeclarer: declares the queues and exchanges of rows, once per connection, on a channel of its own.
 
-A declaration that the broker refuses fails the rows that have it. The broker answers some declarations by closing the
-whole connection, for example an exchange type whose plugin is missing. Such a declaration is not sent again for
-CONNECTION_LOSS_SECONDS, so that it does not close every new connection too.
+A declaration that the broker refuses fails the rows that have it. Some declarations end the whole connection: with a
+close that names them, for example an exchange type whose plugin is missing, or with a reset. A declaration that a close
+names, or that ended two connections, is not sent again for CONNECTION_LOSS_SECONDS, so that it does not end every new
+connection too. (The publisher declares while no message is in flight that could be the cause.)
 """
 
 from __future__ import annotations
@@ -17,12 +18,13 @@ from amqp.exceptions import AMQPError, ChannelError, FrameSyntaxError
 from outrider.delivery.amqp_connection import AmqpConnection
 from outrider.delivery.declarations import declare
 from outrider.errors import BrokerOutage, UndecodableMessage
-from outrider.failures import Failure, classify, failure
+from outrider.failures import Failure, classify, failure, text_of
 
 CONNECTION_LOSS_SECONDS = 60.0
 
 # AMQP's method classes `exchange` and `queue`.
 _DECLARING_CLASSES = (40, 50)
+_POSSIBLY_BY_A_DECLARATION = ("ConnectionLost", "ConnectionClosed")
 
 
 class AmqpDeclarer:
@@ -32,6 +34,7 @@ class AmqpDeclarer:
         self._declared: set[str] = set()
         self._channel: Any = None
         self._closed_connection: dict[str, tuple[Failure, float]] = {}
+        self._lost_once: dict[str, float] = {}
 
     def is_declared(self, declarations: str) -> bool:
         return declarations in self._declared
@@ -69,13 +72,26 @@ class AmqpDeclarer:
             return classify(error)  # py-amqp has reopened the channel
         except Exception as error:
             if _is_connection_loss(error):
-                if (getattr(error, "method_sig", None) or (0,))[0] in _DECLARING_CLASSES:
-                    refusal = failure("DeclarationRefused", str(error))
-                    self._closed_connection[text] = (refusal, monotonic() + CONNECTION_LOSS_SECONDS)
+                self._note_loss(text, error)
                 raise
             # py-amqp cannot encode one of the values, or kombu cannot use it.
             return failure("Undecodable", f"its declarations cannot be made: {type(error).__name__}")
+        self._lost_once.pop(text, None)
         return None
+
+    def _note_loss(self, text: str, error: Exception) -> None:
+        now = monotonic()
+        named = (getattr(error, "method_sig", None) or (0,))[0] in _DECLARING_CLASSES
+        if not named:
+            if classify(error).error not in _POSSIBLY_BY_A_DECLARATION:
+                return
+            self._lost_once = {each: at for each, at in self._lost_once.items() if now - at < CONNECTION_LOSS_SECONDS}
+            if text not in self._lost_once:
+                self._lost_once[text] = now
+                return
+        refusal = failure("DeclarationRefused", text_of(error))
+        self._closed_connection[text] = (refusal, now + CONNECTION_LOSS_SECONDS)
+        self._lost_once.pop(text, None)
 
 
 def _is_connection_loss(error: Exception) -> bool:

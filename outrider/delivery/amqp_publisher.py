@@ -11,8 +11,9 @@ to an exchange that the broker refused before, and a second message with a messa
 
 A message can so be delivered twice: when its channel is closed after the broker took it and before its confirm arrived.
 
-When the broker closes the whole connection with a protocol error, all messages in flight could be the cause. After the
-reconnect everything goes through the isolation channel, and the message that loses the connection again fails.
+A message can also end the whole connection, with a protocol error or a reset. connection_suspects.py finds it: while
+there are suspects, everything goes through the isolation channel, and the one that ends the connection again fails.
+Queues are declared while nothing is in flight, so that a declaration that ends the connection harms no message.
 
 Where a message is until it comes back:
 
@@ -37,18 +38,20 @@ from outrider.delivery.amqp_connection import AmqpConnection
 from outrider.delivery.amqp_declarations import AmqpDeclarer
 from outrider.delivery.amqp_frames import Envelope, encode_envelope
 from outrider.delivery.broker_url import address_of
+from outrider.delivery.connection_suspects import ConnectionSuspects
 from outrider.delivery.publisher import Outcome, Publisher
 from outrider.errors import BrokerOutage
-from outrider.failures import Failure, classify, failure, outage
+from outrider.failures import Failure, classify, failure, outage, text_of
 from outrider.storage.message import Message
 
 FLUSH_BYTES = 4 * 1024 * 1024  # a batch of large messages is flushed in several writes
 WAIT_SLICE_SECONDS = 1.0  # how often late messages are looked for while waiting
-ISOLATE_AFTER_LOSS_SECONDS = 60.0
 MAX_REFUSED_EXCHANGES = 10_000
 
 # Refusals that every message to the same exchange gets.
 _ABOUT_THE_EXCHANGE = frozenset({"NotFound", "AccessRefused"})
+# Losses that no message causes.
+_NOT_BY_A_MESSAGE = frozenset({"Timeout", "HeartbeatMissed", "ConnectionForced", "Blocked"})
 # Refusals after which the row's queues may have been deleted, although they were declared before.
 _ABOUT_A_MISSING_QUEUE = frozenset({"NoRoute", "NotFound"})
 
@@ -67,9 +70,7 @@ class AmqpPublisher(Publisher):
         self._was_held_up = False
         self._declarer = AmqpDeclarer()
         self._refused_exchanges: set[str] = set()
-        # Ids of the messages in flight when the broker closed the connection with a protocol error.
-        self._possible_causes: set[int] = set()
-        self._possible_causes_until = 0.0
+        self._suspects = ConnectionSuspects()
         self._order = 0
 
     def connect(self) -> None:
@@ -208,11 +209,7 @@ class AmqpPublisher(Publisher):
     def _send(self, envelope: Envelope) -> None:
         main = self._main_channel
         assert main is not None
-        if (
-            self._possible_causes
-            or envelope.exchange in self._refused_exchanges
-            or main.has_in_flight(envelope.message_id)
-        ):
+        if self._suspects or envelope.exchange in self._refused_exchanges or main.has_in_flight(envelope.message_id):
             self._isolation_queue.append(envelope)
         elif main.closed_with is not None:
             self._set_aside.append(envelope)
@@ -271,10 +268,7 @@ class AmqpPublisher(Publisher):
                 self._refused_exchanges.discard(envelope.exchange)
         elif message.declarations and refusal.error in _ABOUT_A_MISSING_QUEUE:
             self._declarer.forget(message.declarations)
-        if self._possible_causes:
-            self._possible_causes.discard(message.id)
-            if monotonic() > self._possible_causes_until:
-                self._possible_causes.clear()  # the rest was delivered by other processes
+        self._suspects.answered(message.id, confirmed=refusal is None)
 
     # -- blocking work ------------------------------------------------------------------------------------------------
 
@@ -303,6 +297,8 @@ class AmqpPublisher(Publisher):
     def _declare_and_send(self, connection: AmqpConnection) -> None:
         if not self._set_aside:
             return
+        if not self._wait_until_nothing_is_in_flight(connection):
+            return
         texts = {envelope.message.declarations for envelope in self._set_aside}
         refusals = self._declarer.declare(connection, [text for text in texts if text])
         set_aside, self._set_aside = self._set_aside, []
@@ -313,6 +309,18 @@ class AmqpPublisher(Publisher):
             else:
                 self._send(envelope)
         self._flush(connection)
+
+    def _wait_until_nothing_is_in_flight(self, connection: AmqpConnection) -> bool:
+        """False if a channel was closed, or the broker blocks: then the blocking work is done later."""
+        channels = [channel for channel in (self._main_channel, self._isolation_channel) if channel is not None]
+        while any(len(channel) for channel in channels):
+            connection.wait(WAIT_SLICE_SECONDS)
+            connection.flush()
+            connection.read()
+            if connection.blocked is not None or any(channel.closed_with is not None for channel in channels):
+                return False
+            self._check_send_timeout(connection)
+        return True
 
     def _fail(self, envelope: Envelope, cause: Exception) -> None:
         refusal = classify(cause)
@@ -329,12 +337,13 @@ class AmqpPublisher(Publisher):
         error = self._read_close_reason(error)
         self._loss = error if isinstance(error, BrokerOutage) else outage(error)
         in_flight = self._take_unanswered()
-        if isinstance(error, AMQPError) and classify(error).error == "ConnectionClosed":
-            if len(in_flight) == 1 and in_flight[0].message.id in self._possible_causes:
-                # It was alone in flight, and the connection was lost for the second time.
-                self._add_outcome(in_flight.pop(), failure("BrokerCrashed", str(error)))
-            self._possible_causes |= {envelope.message.id for envelope in in_flight}
-            self._possible_causes_until = monotonic() + ISOLATE_AFTER_LOSS_SECONDS
+        if (reason := classify(error).error) not in _NOT_BY_A_MESSAGE:
+            blamed = self._suspects.connection_lost(
+                [envelope.message.id for envelope in in_flight],
+                protocol_error=isinstance(error, AMQPError) and reason == "ConnectionClosed",
+            )
+            if blamed is not None:
+                self._add_outcome(in_flight.pop(), failure("BrokerCrashed", text_of(error)))
         if self._connection is not None:
             self._connection.abandon()
         self._clients.rotate(-1)

@@ -114,7 +114,7 @@ def _set_given(given: dict[str, Any], properties: dict[str, Any]) -> None:
         expected = _PROPERTY_TYPES.get(name)
         if expected is not None and (not isinstance(value, expected) or isinstance(value, bool)):
             raise UndecodableMessage(f"property {name} is a {type(value).__name__}")
-        if expected is str and not _is_text(value):
+        if expected is str and not is_text(value):
             raise UndecodableMessage(f"property {name} is not text that UTF-8 can encode")
         properties[name] = value
 
@@ -129,7 +129,7 @@ def _add_log_context(headers: dict[str, Any], context: str) -> None:
         headers.setdefault(LOG_CONTEXT_HEADER, log_context)
 
 
-def _is_text(value: str) -> bool:
+def is_text(value: str) -> bool:
     """False for a lone surrogate, which JSON allows: py-amqp would send it and fail to read a returned message."""
     try:
         return value.isascii() or bool(value.encode())

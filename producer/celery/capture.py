@@ -21,7 +21,7 @@ from kombu import entity, messaging, serialization
 from kombu.utils import functional
 
 from outrider.producer.celery.declarations import Declarations
-from outrider.producer.encoding import quick_encoder
+from outrider.producer.encoding import check_json, quick_encoder
 from outrider.producer.event import parse_event_id, split_moment
 from outrider.producer.row import Row, make_row
 
@@ -38,7 +38,8 @@ _maybe_list: Any = functional.maybe_list
 _serialize: Any = serialization.dumps
 
 # kombu.utils.json.dumps makes an encoder for each call.
-_encode_json = quick_encoder(kombu.utils.json.JSONEncoder(separators=(",", ":")))
+_encode_json = quick_encoder(kombu.utils.json.JSONEncoder(separators=(",", ":"), allow_nan=False))
+_DESCRIPTIONS = ("argsrepr", "kwargsrepr")
 _is_canonical_uuid = re.compile("[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}").fullmatch
 
 
@@ -135,13 +136,13 @@ class CapturingProducer(Producer):  # type: ignore[misc]
             payload=payload.encode(content_encoding) if isinstance(payload, str) else bytes(payload),
             content_type=content_type,
             content_encoding=content_encoding,
-            properties=_encode_json({name: value for name, value in properties.items() if value is not None}),
+            properties=_encode_properties(properties),
             declarations=self._declarations.render(declared),
             deliver_at=_held_until(headers, body) if self._hold_eta else None,
         )
         if self._add_context is not None:
             self._add_context(row, headers)
-        row["headers"] = _encode_json(headers)
+        row["headers"] = _encode_headers(headers)
         if self._open_blocks:
             self._rows.append(row)
         else:
@@ -172,6 +173,22 @@ class _Connection:
 class _Channel:
     def __init__(self, connection: _Connection) -> None:
         self.connection = connection
+
+
+def _encode_properties(properties: dict[str, Any]) -> str:
+    text = _encode_json({name: value for name, value in properties.items() if value is not None})
+    check_json("a property", text)
+    return text
+
+
+def _encode_headers(headers: dict[str, Any]) -> str:
+    """As Outbox.publish, except that Celery's descriptions of the arguments may hold what the arguments hold."""
+    text = _encode_json(headers)
+    try:
+        check_json("a header", text)
+    except ValueError:
+        check_json("a header", _encode_json({name: headers[name] for name in headers if name not in _DESCRIPTIONS}))
+    return text
 
 
 def _encode_body(

@@ -13,6 +13,8 @@ from typing import Any
 import kombu.utils.json
 from kombu import entity
 
+from outrider.producer.encoding import check_json
+
 # kombu is only half typed.
 Exchange: Any = entity.Exchange
 Queue: Any = entity.Queue
@@ -45,7 +47,9 @@ class Declarations:
         if known is None:
             if len(self._rendered) >= MAX_RENDERED:
                 self._rendered.clear()
-            known = self._rendered[id(declared)] = (declared, _dumps(_render(declared), separators=(",", ":")))
+            text = _dumps(_render(declared), separators=(",", ":"), allow_nan=False)  # AMQP has no infinite numbers
+            check_json("a declaration", text)
+            known = self._rendered[id(declared)] = (declared, text)
         return known[1]
 
 

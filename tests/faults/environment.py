@@ -25,7 +25,7 @@ from outrider.embedded.process import ProcessGuard
 from outrider.embedded.rabbitmq import RabbitMQ
 from outrider.storage.sql_files import script
 from tests.faults.processes import ProcessGroup, SupervisedProcess
-from tests.faults.producer import EXCHANGE, MAX_MESSAGE_BYTES, QUEUES, TABLES
+from tests.faults.producer import EXCHANGE, FATAL, MAX_MESSAGE_BYTES, QUEUES, TABLES
 from tests.faults.small_disk import SmallDisk
 from tests.fixtures.proxy import FaultProxy
 
@@ -120,6 +120,8 @@ class Environment:
             for service in SERVICES
             for server, port in (("broker", self.rabbit.port), ("database", self.postgres.port))
         }
+        for service in SERVICES:
+            self.proxies[f"{service}s to broker"].reset_on(FATAL.encode())
         self._create_tables()
         for queue in QUEUES:
             self.declare(queue)

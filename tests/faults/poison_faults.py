@@ -1,29 +1,27 @@
-"""Poison messages: the broker closes the channel on which other messages are in flight."""
+"""Poison messages that affect others: the broker closes the channel or the connection on which they are in flight."""
 
 from __future__ import annotations
 
 import os
 import threading
 from random import Random
+from typing import ClassVar
 
 from tests.faults.environment import Environment
 from tests.faults.fault import Fault
-from tests.faults.producer import CLOSING_POISON, Writer
-
-MAX_MESSAGES = 6
+from tests.faults.producer import CLOSING_POISON, FATAL_POISON, Writer
 
 
-class PoisonSent(Fault):
+class _Poison(Fault):
     """Several in one transaction. They are buried at the end; other messages in flight may be published again."""
 
-    name = "poison that closes the channel"
     causes_duplicates = True
-    lasts = (0.0, 2.0)
-    touches = frozenset({"database"})
+    kinds: ClassVar[tuple[str, ...]]
+    max_messages: ClassVar[int]
 
     def __init__(self, environment: Environment, choice: Random) -> None:
         super().__init__(environment, choice)
-        self._kinds = choice.choices(CLOSING_POISON, k=choice.randint(1, MAX_MESSAGES))
+        self._kinds = choice.choices(self.kinds, k=choice.randint(1, self.max_messages))
         self._choice = Random(choice.random())
         self.target = ", ".join(self._kinds)
 
@@ -37,4 +35,22 @@ class PoisonSent(Fault):
         """The services bury them."""
 
 
-POISON_FAULTS = (PoisonSent,)
+class ChannelPoison(_Poison):
+    name = "poison that closes the channel"
+    lasts = (0.0, 2.0)
+    touches = frozenset({"database"})
+    kinds = CLOSING_POISON
+    max_messages = 6
+
+
+class ConnectionPoison(_Poison):
+    """The proxies reset the connection on which it is sent, each time."""
+
+    name = "poison that ends the connection"
+    lasts = (1.0, 4.0)
+    touches = frozenset({"database", "relays to broker", "schedulers to broker"})
+    kinds = FATAL_POISON
+    max_messages = 3
+
+
+POISON_FAULTS = (ChannelPoison, ConnectionPoison)

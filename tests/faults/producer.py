@@ -37,10 +37,21 @@ ROLLED_BACK_TO_SAVEPOINT = 0.05
 SLEEPS = 0.04
 HUGE_ROWS = (1500, 4000)
 
-HARMLESS_POISON = ("unroutable", "headers", "undecodable", "future")
+HARMLESS_POISON = ("unroutable", "headers", "undecodable", "unstorable", "declarations", "future")
 """Does not affect other messages; written all the time."""
 CLOSING_POISON = ("exchange", "oversized")
 """The broker closes the channel, and other messages in flight may be published again: injected as a fault."""
+FATAL_POISON = ("fatal", "fatal declarations")
+"""The connection is reset each time it is sent (the proxies do that, on FATAL): injected as a fault."""
+FATAL = "ends-the-connection"
+RAW_COLUMNS = {
+    "future": {"schema_version": "99"},
+    "undecodable": {"properties": '{"priority": "x"}'},
+    "unstorable": {"headers": '{"\\ud800": 1e400, "a\\u0000b": 1e400}'},
+    "declarations": {"declarations": '[{"name": "q", "queue_arguments": {"x": 1e400}}]'},
+    "fatal declarations": {"declarations": f'[{{"name": "{FATAL}"}}]'},
+}
+"""Rows that the producer API would not write."""
 
 Connection = psycopg.Connection[Any]
 
@@ -65,8 +76,9 @@ SELECT m.*, clock_timestamp() + %s * interval '1 second'
   FROM unnest(%s::uuid[], %s::text[], %s::text[], %s::bigint[]) AS m
 """
 RAW = """
-INSERT INTO outbox (event_id, event_type, exchange, routing_key, payload, schema_version, properties)
-VALUES (%s, %s, %s, %s, 'raw', %s, %s)
+INSERT INTO outbox (event_id, event_type, exchange, routing_key, payload, schema_version, properties, headers,
+                    declarations)
+VALUES (%s, %s, %s, %s, 'raw', %s, %s, %s, %s)
 """
 
 
@@ -163,7 +175,7 @@ class Writer:
 
     def poison(self, connection: Connection, kind: str) -> None:
         """A message that can never be delivered, sometimes with a key, whose later messages must be delivered."""
-        if kind in ("undecodable", "future"):
+        if kind in RAW_COLUMNS:
             self._raw(connection, kind)
             return
         name = f"poison.{kind}"
@@ -173,17 +185,17 @@ class Writer:
             "headers": {"headers": {"x": "h" * 200_000}},
             "exchange": {"exchange": "no-such-exchange"},
             "oversized": {"payload": bytes(3 * MAX_MESSAGE_BYTES)},
+            "fatal": {"headers": {"x": FATAL}},
         }
         self._publish(connection, [self._plan(connection, name, key, **options[kind])])
 
     def _raw(self, connection: Connection, kind: str) -> None:
-        """Rows that the producer API would not write."""
-        name, version, properties = (
-            ("future", 99, "{}") if kind == "future" else (f"poison.{kind}", 1, '{"priority": "x"}')
-        )
+        name = kind if kind == "future" else f"poison.{kind}"
         plan = self._plan(connection, name)
         self._record(connection, [plan])
-        connection.execute(RAW, [plan.event_id, name, EXCHANGE, QUEUES[0], version, properties])
+        defaults = {"schema_version": "1", "properties": "{}", "headers": "{}", "declarations": None}
+        columns = {**defaults, **RAW_COLUMNS[kind]}
+        connection.execute(RAW, [plan.event_id, name, EXCHANGE, QUEUES[0], *columns.values()])
 
     # -- steps --------------------------------------------------------------------------------------------------------
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import select
+import time
 from collections.abc import Callable, Iterator, Sequence
 
 import pytest
@@ -15,6 +16,8 @@ from outrider.embedded.valkey import Valkey
 from outrider.storage.message import Message
 from tests.fixtures.broker import Broker
 from tests.fixtures.messages import NOW, make_message
+from tests.fixtures.proxy import FaultProxy
+from tests.fixtures.servers import address_of
 from tests.fixtures.waiting import wait_for
 
 
@@ -181,3 +184,26 @@ def twins_to(queue: str, count: int) -> list[Message]:
     """Messages with one message_id: all but the first must be sent one at a time."""
     first = make_message(routing_key=queue)
     return [first, *(make_message(routing_key=queue, event_id=first.event_id) for _ in range(count - 1))]
+
+
+def test_holding_ends_by_the_clock_although_connections_come_up_and_are_lost_again(
+    rabbit: Broker, call: Call, fault_proxy: Callable[[str, int], FaultProxy]
+) -> None:
+    """More messages than are blamed for it, so this is an outage."""
+    proxy = fault_proxy(*address_of(rabbit.url))
+    proxy.reset_on(b"ends-the-connection")
+    caller = call(proxy.through(rabbit.url), hold_seconds=1.5)
+    caller.publisher.submit([make_message(headers={"x": "ends-the-connection"}) for _ in range(100)])
+    began = time.monotonic()
+    wait_for_shed = 20.0
+    caller.turn_until(lambda: caller.sheds or time.monotonic() - began > wait_for_shed)
+    assert caller.sheds == 1
+    assert proxy.connections_accepted < 20  # the pauses between them grow
+    # With the rows left to the scheduler, the publisher works again.
+    queue = rabbit.declare_queue()
+    good = make_message(routing_key=queue)
+    caller.turn_until(lambda: caller.publisher.shedding is None)
+    caller.publisher.submit([good])
+    caller.turn_until(lambda: any(each.message is good for each in caller.outcomes))
+    assert [each.failure for each in caller.outcomes if each.message is good] == [None]
+    assert {each.failure.error for each in caller.outcomes if each.failure} <= {"BrokerCrashed"}

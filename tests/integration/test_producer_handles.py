@@ -29,9 +29,9 @@ def test_a_committed_message_is_in_the_outbox(stack: Stack, database: Database) 
                 Outbox("shop", context=None, outside_transaction="raise").publish(
                     handle,
                     "order.placed",
-                    {"note": "100 % 'grün' \\ \u0000"},
+                    {"note": "100 % 'grün' \\ \u0001"},
                     aggregate=("order", 42),
-                    headers={"tenant": "a\u0000b", "n": 1},
+                    headers={"tenant": "a\u0001b", "n": 1},
                     expires=60,
                     dedup_key="k",
                 )
@@ -53,9 +53,9 @@ def test_a_committed_message_is_in_the_outbox(stack: Stack, database: Database) 
         "order:42",
         "shop",
         "order.placed",
-        b'{"note":"100 % \'gr\xc3\xbcn\' \\\\ \\u0000"}',
+        b'{"note":"100 % \'gr\xc3\xbcn\' \\\\ \\u0001"}',
         "application/json",
-        '{"aggregate_type":"order","aggregate_id":"42","tenant":"a\\u0000b","n":1}',
+        '{"aggregate_type":"order","aggregate_id":"42","tenant":"a\\u0001b","n":1}',
         "k",
         "relay",
         True,

@@ -188,16 +188,16 @@ def test_events_can_be_replayed_by_a_glob_of_their_type(database: Database) -> N
 def test_the_context_is_in_the_message_and_not_in_the_event_log(database: Database) -> None:
     streams = EventStreams(Outbox(context=Context(sentry=False, opentelemetry=False)))
     with database.connect(autocommit=False) as connection:
-        streams.append(connection, "s", [Event(event_type="a", payload="text", headers={"k": "\0", "n": 1})])
+        streams.append(connection, "s", [Event(event_type="a", payload="text", headers={"k": "\1", "n": 1})])
         [stored] = streams.load(connection, "s")
-    assert stored.headers == {"k": "\0", "n": 1}
+    assert stored.headers == {"k": "\1", "n": 1}
     assert stored.data == "text"
     [(headers,)] = outbox_rows(database, "headers::text")
     assert json.loads(headers) == {
         "stream": "s",
         "stream_version": 1,
         "tracking_ids": [str(stored.event_id)],
-        "k": "\0",
+        "k": "\1",
         "n": 1,
     }
 

@@ -25,6 +25,7 @@ from outrider.failures import (
     FailureKind,
     classify,
     failure,
+    one_line,
     outage,
 )
 
@@ -138,3 +139,15 @@ def test_every_policy_has_a_hint_for_an_operator(name: str) -> None:
     assert isinstance(found, Failure)
     assert found.hint
     assert found.kind is POLICIES[name].kind
+
+
+class CannotBeDescribed(Exception):
+    def __str__(self) -> str:
+        raise ValueError("no")
+
+
+def test_whatever_text_comes_from_outside_can_be_stored() -> None:
+    assert one_line("a\0b\ud800c\nd") == "a\\x00b\\ud800c d"
+    assert classify(ValueError("a\0" * 1000)).text.encode().count(b"\0") == 0
+    assert len(one_line("\ud800" * 1000)) <= MAX_TEXT
+    assert "CannotBeDescribed" in classify(CannotBeDescribed()).text

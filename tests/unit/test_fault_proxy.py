@@ -231,3 +231,17 @@ def test_an_unreachable_server_resets_the_client(fault_proxy: StartProxy) -> Non
 def test_through_replaces_the_address_of_a_url(proxy: FaultProxy) -> None:
     through = proxy.through("amqp://guest:p%40ss@127.0.0.1:5672//")
     assert through == f"amqp://guest:p%40ss@127.0.0.1:{proxy.port}//"
+
+
+def test_a_connection_that_sends_the_fatal_bytes_is_reset_each_time(
+    proxy: FaultProxy, echo: Echo, connect: Connect
+) -> None:
+    proxy.reset_on(b"fatal")
+    for _ in range(2):
+        client = connect()
+        assert ask(client, b"harmless, fa") == b"harmless, fa"
+        client.sendall(b"tal")  # in two pieces
+        with pytest.raises(ConnectionResetError):
+            read_exactly(client, 1)
+        proxy.heal()
+    assert echo.received == b"harmless, fa" * 2

@@ -6,6 +6,7 @@ Each test calls a task, changes something, and looks at the next message. The py
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
@@ -171,3 +172,33 @@ def test_each_message_carries_the_context_of_its_own_call(outbox: OutboxRecorder
         with tracking(request):
             task.delay(1, 2)
     assert [each.headers["tracking_ids"][0] for each in outbox.messages] == ["one", "two"]
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"headers": {"x": [{"a\0b": 1}]}}, "a header must not contain a NUL"),
+        ({"headers": {"x": {"y": "\ud800"}}}, "a header holds a lone surrogate"),
+        ({"headers": {"x": [math.inf]}}, "Out of range float"),
+        ({"correlation_id": "a\0b"}, "a property must not contain a NUL"),
+        ({"app_id": "\ud800"}, "a property holds a lone surrogate"),
+        ({"expiration": math.nan}, "Out of range float"),
+        ({"queue": Queue("q", queue_arguments={"x-max-length": math.inf})}, "Out of range float"),
+        ({"queue": Queue("q", queue_arguments={"x": ["a\0b"]})}, "a declaration must not contain a NUL"),
+        ({"queue": Queue("q", queue_arguments={"\ud800": 1})}, "a declaration holds a lone surrogate"),
+    ],
+)
+def test_what_neither_postgresql_nor_amqp_can_carry_is_refused_by_the_call(
+    app: Any, outbox: OutboxRecorder, options: dict[str, Any], words: str
+) -> None:
+    with pytest.raises(ValueError, match=words):
+        app.tasks["tests.add"].apply_async((1, 2), **options)
+    assert outbox.messages == []
+    app.tasks["tests.add"].apply_async((1, 2))
+    assert len(outbox.messages) == 1
+
+
+@pytest.mark.parametrize("argument", ["a\0b", "\\u0000", "\U0001f600"])
+def test_arguments_may_hold_what_celery_can_send(app: Any, outbox: OutboxRecorder, argument: str) -> None:
+    app.tasks["tests.add"].delay(argument, y=argument)
+    assert (last(outbox).args, last(outbox).kwargs) == ([argument], {"y": argument})

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import sentry_sdk
@@ -94,3 +96,19 @@ def test_the_log_context_is_off_by_default_and_can_be_limited_to_some_names() ->
 def test_an_events_own_headers_override_those_of_the_context() -> None:
     event = Event(event_type="x", payload={}, headers={"tracking_ids": ["mine"]})
     assert json.loads(event.row(exchange="", context=ONLY_TRACKING)["headers"]) == {"tracking_ids": ["mine"]}
+
+
+@pytest.mark.parametrize("value", ["a\0b", "\ud800", math.nan])
+def test_log_context_that_cannot_be_stored_is_left_out_and_fails_no_publish(value: Any) -> None:
+    with structlog.contextvars.bound_contextvars(request={"agent": value}):
+        assert Context(structlog=True).log_context() is None
+        Event(event_type="x", payload={}).row(exchange="", context=Context(structlog=True))
+
+
+def test_a_traced_header_that_cannot_be_stored_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    def add(headers: dict[str, Any]) -> None:
+        headers.update({"sentry-trace": "fine", "baggage": "a\0b"})
+
+    monkeypatch.setattr("outrider.producer.context._add_sentry", add)
+    headers = Context(opentelemetry=False, tracking=False).headers("id")
+    assert headers == {"sentry-trace": "fine"}

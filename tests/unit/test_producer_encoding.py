@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel
 
-from outrider.producer.encoding import encode_payload
+from outrider.producer.encoding import check_json, encode_payload
 
 
 class Colour(Enum):
@@ -80,18 +80,21 @@ def test_types_that_json_lacks_are_encoded(payload: Any, expected: Any) -> None:
     assert decoded(payload) == expected
 
 
+TEXTS = st.text(st.characters(codec="utf-8", exclude_characters="\0"))
 JSON_VALUES = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
-    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | TEXTS,
+    lambda inner: st.lists(inner) | st.dictionaries(TEXTS, inner),
 )
 
 
-@given(st.lists(JSON_VALUES) | st.dictionaries(st.text(), JSON_VALUES))
+@given(st.lists(JSON_VALUES) | st.dictionaries(TEXTS, JSON_VALUES))
 def test_json_values_are_decoded_unchanged(payload: Any) -> None:
     assert decoded(payload) == payload
 
 
-@pytest.mark.parametrize("payload", [{"x": math.nan}, {"x": math.inf}, ["\ud800"], "\ud800"])
+@pytest.mark.parametrize(
+    "payload", [{"x": math.nan}, {"x": math.inf}, ["\ud800"], "\ud800", {"x": ["\0"]}, {"x": {"\0": 1}}]
+)
 def test_values_that_json_cannot_hold_are_refused(payload: Any) -> None:
     with pytest.raises(ValueError, match=r"."):
         encode_payload(payload)
@@ -105,3 +108,20 @@ def test_an_error_names_the_type_and_not_the_value() -> None:
     with pytest.raises(TypeError, match="Secret cannot be encoded") as raised:
         encode_payload({"password": Secret()})
     assert "hunter2" not in str(raised.value)
+
+
+@given(st.text(), st.booleans())
+def test_a_nul_and_a_surrogate_are_found_in_json_text_however_it_is_written(text: str, ascii_only: bool) -> None:
+    storable = "\0" not in text and not any("\ud800" <= character <= "\udfff" for character in text)
+    encoded = json.dumps({"x": [text]}, ensure_ascii=ascii_only)
+    if storable:
+        check_json("a header", encoded)
+    else:
+        with pytest.raises(ValueError, match=r"a header (must not contain a NUL|holds a lone surrogate)"):
+            check_json("a header", encoded)
+
+
+@pytest.mark.parametrize("text", ["\\u0000", "\\\\u0000", "\\ud800", "\U0001f600", "\\\U0001f600\\ud", "\ud7ff\ue000"])
+def test_an_escaped_backslash_and_a_pair_of_surrogates_are_no_reason_to_refuse(text: str) -> None:
+    for ascii_only in (True, False):
+        check_json("a header", json.dumps([text], ensure_ascii=ascii_only))
