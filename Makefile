@@ -32,10 +32,11 @@ $(READY): pyproject.toml
 demo: $(READY) ## Commit, deliver, kill the broker, lose nothing: the main job on embedded servers
 	@$(BIN)/outrider demo --seconds $(SECONDS_OF_DEMO)
 
-# What the tests need and pip does not bring: RabbitMQ, a browser, promtool, other versions of PostgreSQL.
+# What the tests need and pip does not bring: RabbitMQ, PgBouncer, a browser, promtool, other versions of PostgreSQL.
 servers: $(READY)
 	@mkdir -p .run
 	@$(BIN)/python -m outrider.embedded.rabbitmq --install || echo "tests that need RabbitMQ will be skipped"
+	@$(BIN)/python -m tests.fixtures.pgbouncer --install || echo "tests that need PgBouncer will be skipped"
 	@$(BIN)/python -m tests.fixtures.browser --install || echo "tests that need a browser will be skipped"
 	@$(BIN)/python -m tests.fixtures.promtool --install || echo "the test of the alert rules will be skipped"
 	@$(BIN)/python -m tests.fixtures.postgres_versions --install || echo "tests of other PostgreSQL versions will be skipped"

@@ -96,7 +96,10 @@ async def _matching(
 ) -> AsyncIterator[tuple[BrokerDeadLetter, DeliveredMessage]]:
     """The dead letters present now that match, the oldest first."""
     name = dead_letter_queue(queue)
-    declared = await channel.queue_declare(name, passive=True)
+    try:
+        declared = await channel.queue_declare(name, passive=True)
+    except ValueError:  # pamqp does not send every name that RabbitMQ accepts
+        raise TopologyError(f"{queue!r} cannot be used as the name of a queue") from None
     found = 0
     for _ in range(declared.message_count or 0):
         received = await channel.basic_get(name)

@@ -4,7 +4,7 @@ Alembic: the outbox's migrations as operations.
     import outrider.producer.alembic  # in env.py, or in the migration itself
 
     def upgrade() -> None:
-        op.upgrade_outbox(to=1)
+        op.upgrade_outbox(to=1)  # one revision for each version
 
     def downgrade() -> None:
         op.downgrade_outbox()

@@ -58,7 +58,10 @@ CREATE TABLE :"schema".outbox (
         created_at >= '0001-01-01 00:00+00' AND created_at < '10000-01-01 00:00+00' AND
         expires_at >= '0001-01-01 00:00+00' AND expires_at < '10000-01-01 00:00+00' AND
         next_attempt_at >= '0001-01-01 00:00+00'),
-    CONSTRAINT "owner must be relay or scheduler"            CHECK (owner IN ('relay', 'scheduler'))
+    CONSTRAINT "owner must be relay or scheduler"            CHECK (owner IN ('relay', 'scheduler')),
+    -- unpark_heads makes parked rows due again by their keys.
+    CONSTRAINT "only a row with an ordering_key can be parked"
+        CHECK (ordering_key IS NOT NULL OR next_attempt_at < 'infinity')
 ) WITH (
     -- Most rows are inserted and deleted, never updated. An update changes next_attempt_at, which is indexed, so it
     -- cannot be HOT: free space on pages would not help.
@@ -85,6 +88,8 @@ CREATE INDEX outbox_key_order ON :"schema".outbox (ordering_key, id) WHERE order
 CREATE INDEX outbox_parked ON :"schema".outbox (ordering_key, id) WHERE next_attempt_at = 'infinity';
 -- expire: messages that can expire.
 CREATE INDEX outbox_expiry ON :"schema".outbox (expires_at) WHERE expires_at IS NOT NULL;
+-- watch_failed: failed rows by the time of the failure. New rows are not in it.
+CREATE INDEX outbox_failed ON :"schema".outbox (last_failed_at, id) WHERE last_failed_at IS NOT NULL;
 -- enqueue: at most one pending message per dedup_key.
 CREATE UNIQUE INDEX outbox_dedup ON :"schema".outbox (dedup_key) WHERE dedup_key IS NOT NULL;
 
@@ -205,4 +210,5 @@ CREATE TABLE :"schema".outbox_migration (
     name             text        NOT NULL,
     applied_at       timestamptz NOT NULL DEFAULT clock_timestamp()
 );
-INSERT INTO :"schema".outbox_migration (version, name) VALUES (1, 'initial');
+INSERT INTO :"schema".outbox_migration (version, name) VALUES
+    (1, 'initial'), (2, 'parked_rows_need_a_key'), (3, 'failed_rows');

@@ -18,6 +18,7 @@ pytest_plugins = [
     "tests.fixtures.database",
     "tests.fixtures.broker",
     "tests.fixtures.proxy",
+    "tests.fixtures.pgbouncer",
     "tests.fixtures.services",
     "tests.fixtures.stage",
     "tests.fixtures.worker",

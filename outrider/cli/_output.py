@@ -1,13 +1,12 @@
 """
 Output of the commands: tables and fields for people, JSON for programs, a progress bar on a terminal.
 
-Stored text is untrusted: control characters and text direction marks are escaped, and rich's markup has no effect. JSON
-is printed as ASCII. Results go to standard output, questions and progress to standard error.
+Everything printed goes through outrider.telemetry.printable, and rich's markup has no effect. Results go to standard
+output, questions and progress to standard error.
 """
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -17,21 +16,10 @@ from typing import Any
 import click
 
 from outrider.errors import OutboxError
+from outrider.telemetry.printable import printable, printable_json
 
 UNWRAPPED_WIDTH = 100_000
 """Width of a table in a file or a pipe, so that its lines are not wrapped."""
-
-
-def printable(value: object) -> str:
-    """The value as one line of text without control characters."""
-    if value is None:
-        return "-"
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if isinstance(value, datetime):
-        return value.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%SZ")
-    text = json.dumps(value, ensure_ascii=False, default=str) if isinstance(value, dict | list) else str(value)
-    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
 
 
 def print_records(columns: Mapping[str, str], records: Iterable[Mapping[str, Any]], *, as_json: bool) -> None:
@@ -60,24 +48,29 @@ def print_fields(fields: Mapping[str, object]) -> None:
     width = max(map(len, fields))
     for name, value in fields.items():
         first, *more = str(value).split("\n") if name == "payload" else [value]
-        click.echo(f"{name:<{width}}  {printable(first)}")
+        print_line(f"{name:<{width}}  {printable(first)}")
         for line in more:
-            click.echo(f"{'':<{width}}  {printable(line)}")
+            print_line(f"{'':<{width}}  {line}")
 
 
-def print_result(text: str, counts: Mapping[str, int], *, missing: int, as_json: bool) -> None:
+def print_line(text: str, *, end: bool = True) -> None:
+    click.echo(printable(text), nl=end)
+
+
+def print_result(lines: Iterable[str], result: Mapping[str, object], *, missing: int, as_json: bool) -> None:
     """What a command did to the selected messages. OutboxError if `missing` of the given ids were not among them."""
     if as_json:
-        print_json({**counts, "missing": missing})
+        print_json({**result, "missing": missing})
     else:
-        click.echo(text)
+        for line in lines:
+            print_line(line)
     if missing:
         raise OutboxError(f"{missing} of the given ids are not among the selected messages")
 
 
 def print_json(value: Mapping[str, Any]) -> None:
     """One document on one line."""
-    click.echo(json.dumps(value, default=_as_json))
+    click.echo(printable_json(value, _as_json))
 
 
 def _as_json(value: object) -> str:
@@ -105,4 +98,4 @@ def confirm(question: Callable[[], str], *, yes: bool) -> None:
         return
     if not sys.stdin.isatty():
         raise click.UsageError("this command asks for confirmation, and standard input is no terminal: give --yes")
-    click.confirm(question(), abort=True, err=True)
+    click.confirm(printable(question()), abort=True, err=True)

@@ -6,8 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-import click
-
+from outrider.cli._output import print_line
 from outrider.operations.setup.apply import apply_step
 from outrider.operations.setup.plan import Step
 from outrider.storage.store import Store
@@ -15,10 +14,10 @@ from outrider.storage.store import Store
 
 def run_steps(store: Store, steps: Iterable[Step]) -> None:
     for step in steps:
-        click.echo(f"{step.what}: ", nl=False)  # printed before the step runs: a slot waits for running transactions
+        print_line(f"{step.what}: ", end=False)  # printed before the step runs: a slot waits for running transactions
         try:
             outcome = apply_step(store, step)
         except BaseException:
-            click.echo("failed")
+            print_line("failed")
             raise
-        click.echo(outcome)
+        print_line(outcome)

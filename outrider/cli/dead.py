@@ -27,7 +27,7 @@ from outrider.cli._options import (
     type_option,
     yes_flag,
 )
-from outrider.cli._output import confirm, print_json, print_records, print_result, progress_bar
+from outrider.cli._output import confirm, print_json, print_line, print_records, print_result, progress_bar
 from outrider.cli._show import open_store_and_redactor, print_message
 from outrider.errors import OutboxError
 from outrider.operations import dead_letters
@@ -141,8 +141,8 @@ def replay_command(
     """
     Move dead letters back into the outbox.
 
-    They keep their order and start with no attempts spent. A message whose dedup_key is pending again stays a dead
-    letter. The command can be interrupted and run again.
+    They keep their order and start with no attempts spent. A message that cannot be moved stays a dead letter, such as
+    one whose dedup_key is pending again; the first 20 of them are listed. The command can be interrupted and run again.
     """
     selection = take_selection(given, DeadLetterSelection, everything=everything)
     with open_store(config, given) as store:
@@ -151,9 +151,11 @@ def replay_command(
             return
         with progress_bar("replaying", lambda: dead_letters.count(store, selection)) as progress:
             result = dead_letters.replay(store, selection, rate=rate, progress=progress)
-    kept = f", kept {result.kept} (a message with the same dedup_key is pending)" if result.kept else ""
-    text = f"replayed {result.replayed}{kept}"
-    print_result(text, result._asdict(), missing=selection.missing(sum(result)), as_json=as_json)
+    skipped = [f"  {each.id} (dedup_key {each.dedup_key}): {each.why}" for each in result.skipped]
+    text = [", ".join(filter(None, (f"replayed {result.replayed}", result.kept_text))), *skipped]
+    document = {**result._asdict(), "skipped": [each._asdict() for each in result.skipped]}
+    missing = selection.missing(result.replayed + result.kept)
+    print_result(text, document, missing=missing, as_json=as_json)
 
 
 @command.command(name="discard", epilog=EXIT_STATUS)
@@ -196,7 +198,7 @@ def _discard(
         with progress_bar("discarding", lambda: dead_letters.count(store, selection)) as progress:
             discarded = dead_letters.discard(store, selection, progress=progress)
     counts = {"discarded": discarded}
-    print_result(f"discarded {discarded}", counts, missing=selection.missing(discarded), as_json=as_json)
+    print_result([f"discarded {discarded}"], counts, missing=selection.missing(discarded), as_json=as_json)
 
 
 def _preview(store: Store, selection: DeadLetterSelection, verb: str, as_json: bool) -> None:
@@ -205,7 +207,7 @@ def _preview(store: Store, selection: DeadLetterSelection, verb: str, as_json: b
     if as_json:
         print_json({"dry_run": True, "selected": selected, "newest": [_record(letter) for letter in letters]})
         return
-    click.echo(f"{verb} {selected}" + (f"; the newest {DRY_RUN_LIMIT}:" if selected > DRY_RUN_LIMIT else ""))
+    print_line(f"{verb} {selected}" + (f"; the newest {DRY_RUN_LIMIT}:" if selected > DRY_RUN_LIMIT else ""))
     if letters:
         _print_dead_letters(letters, as_json)
 

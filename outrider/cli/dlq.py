@@ -13,7 +13,7 @@ import click
 
 from outrider.cli._consumer import import_consumer
 from outrider.cli._options import json_flag, limit_option, yes_flag
-from outrider.cli._output import confirm, print_records
+from outrider.cli._output import confirm, print_line, print_records
 from outrider.operations.message_selection import LARGEST_ID
 from outrider.runtime.command import settings_flags
 from outrider.settings.loading import load_settings
@@ -95,7 +95,7 @@ def replay_command(
     if reason is None and not event_ids:
         confirm(lambda: f"Send all dead letters of {queue} back to it?", yes=yes)
     count = dead_letters.replay_dead_letters(broker, queue, _condition(reason, event_ids), limit)
-    click.echo(f"sent {count} back to {queue}")
+    print_line(f"sent {count} back to {queue}")
 
 
 def _connect(config: str | None, flags: dict[str, object]) -> tuple[Any, Any]:

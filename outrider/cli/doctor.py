@@ -4,17 +4,18 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections import Counter
 
 import click
 
 from outrider.cli._options import Number
+from outrider.cli._output import print_json
 from outrider.operations.doctor import DoctorOptions, DoctorSettings, examine
 from outrider.operations.doctor.roles import jobs_of, required_grants
 from outrider.runtime.command import settings_flags
 from outrider.settings.loading import load_settings
+from outrider.telemetry.printable import printable
 
 COLOURS = {"ok": "green", "warning": "yellow", "failed": "red"}
 SETTINGS = (
@@ -94,12 +95,12 @@ def command(
         findings.append(finding)
         if not as_json:
             level = click.style(f"{finding.level:<8}", fg=COLOURS[finding.level])
-            click.echo(f"{level} {finding.line}")
+            click.echo(f"{level} {printable(finding.line)}")
     count = Counter(finding.level for finding in findings)
     healthy = not count["failed"] and not (strict and count["warning"])
     if as_json:
         counts = {"ok": healthy, "failed": count["failed"], "warnings": count["warning"]}
-        click.echo(json.dumps({**counts, "findings": [finding._asdict() for finding in findings]}))
+        print_json({**counts, "findings": [finding._asdict() for finding in findings]})
     else:
         click.echo(f"{count['ok']} ok, {count['warning']} warnings, {count['failed']} failed")
     if not healthy:

@@ -115,7 +115,7 @@ def retry_now_command(
         result = pending_messages.retry_now(store, selection, reset_attempts=reset_attempts, dry_run=dry_run)
     text = ("would be due now: " if dry_run else "due now: ") + _describe(result)
     counts = {"dry_run": dry_run, **result._asdict()}
-    print_result(text, counts, missing=selection.missing(sum(result)), as_json=as_json)
+    print_result([text], counts, missing=selection.missing(sum(result)), as_json=as_json)
 
 
 def _describe(result: RetryResult) -> str:

@@ -17,7 +17,7 @@ from uuid import uuid4
 import click
 
 from outrider.cli._options import Number, database_flags, duration_or_time, json_flag, open_store, text
-from outrider.cli._output import print_json, printable
+from outrider.cli._output import print_json, print_line
 from outrider.errors import OutboxError
 from outrider.producer.row import Row, is_delayed, make_row
 from outrider.storage.store import Store
@@ -131,12 +131,12 @@ def command(
     with open_store(config, flags) as store:
         row_id = _enqueue(store, row, find_id=wait is not None)
         if not as_json:
-            click.echo(event_id)
+            print_line(event_id)
         outcome = None if wait is None or row_id is None else _wait_for_outcome(store, row_id, wait)
     if as_json:
         print_json({"event_id": event_id} | (outcome or {}))
     elif outcome:
-        click.echo(": ".join(printable(part) for part in outcome.values() if part is not None))
+        print_line(": ".join(part for part in outcome.values() if part is not None))
     if outcome and outcome["outcome"] != "delivered":
         sys.exit(1)
 

@@ -20,7 +20,7 @@ from outrider.cli._options import (
     text,
     type_option,
 )
-from outrider.cli._output import print_json, print_records, progress_bar
+from outrider.cli._output import print_json, print_line, print_records, progress_bar
 from outrider.operations import replay
 from outrider.operations.message_selection import LARGEST_ID
 from outrider.operations.replay import ReplayableType, ReplaySelection
@@ -114,14 +114,14 @@ def command(
     if as_json:
         print_json({"replayed": replayed})
     else:
-        click.echo(f"replayed {replayed}")
+        print_line(f"replayed {replayed}")
 
 
 def _preview(found: list[ReplayableType], *, as_json: bool) -> None:
     if as_json:
         print_json({"dry_run": True, "selected": _total(found), "types": [kind._asdict() for kind in found]})
         return
-    click.echo(f"would replay {_total(found)}")
+    print_line(f"would replay {_total(found)}")
     if found:
         print_records(COLUMNS, (kind._asdict() for kind in found), as_json=False)
 

@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Iterator
 from contextlib import suppress
@@ -12,6 +11,7 @@ from contextlib import suppress
 import click
 
 from outrider.cli._options import Number
+from outrider.cli._output import print_json
 from outrider.errors import DatabaseError
 from outrider.operations.outbox_state import OutboxState, as_document, connect_and_read_state
 from outrider.runtime.command import settings_flags
@@ -70,7 +70,7 @@ def _read_repeatedly(settings: DatabaseSettings, seconds: float) -> Iterator[Out
 def _print(state: OutboxState | DatabaseError, *, as_json: bool) -> None:
     if as_json:
         document = {"error": str(state)} if isinstance(state, DatabaseError) else as_document(state)
-        click.echo(json.dumps(document))
+        print_json(document)
         return
     from rich.console import Console
 

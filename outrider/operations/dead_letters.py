@@ -17,6 +17,7 @@ from datetime import datetime
 from itertools import islice
 from typing import NamedTuple
 
+from outrider.errors import DatabaseError
 from outrider.operations.message_selection import MessageSelection
 from outrider.operations.rate_limit import RateLimit
 from outrider.operations.stored_content import StoredContent, split_content
@@ -25,6 +26,9 @@ from outrider.storage.store import Store
 
 BATCH_SIZE = 1000
 MOST_GROUPS = 10_000
+MOST_SKIPPED = 20
+REFUSED_ROW = ("22", "23")
+"""Classes of SQLSTATE that are the fault of one row: data exception, integrity constraint violation."""
 
 Progress = Callable[[int], None]
 """Called after each batch with the number of its messages."""
@@ -40,10 +44,31 @@ class DeadLetterSelection(MessageSelection):
     """Of one kind of failure, as in FailureGroup. SQL does not know it: Python compares."""
 
 
+SKIPPED = {
+    "pending": "a message with the same dedup_key is pending",
+    "repeated": "a newer dead letter has the same dedup_key",
+}
+"""Why a replay leaves a dead letter where it is, by the name that the query `replay_dead` gives it."""
+
+
+class SkippedDeadLetter(NamedTuple):
+    id: int
+    dedup_key: str | None
+    why: str
+
+
 class ReplayResult(NamedTuple):
     replayed: int
     kept: int
-    """Still dead letters, because a message with the same dedup_key is pending."""
+    """Still dead letters."""
+    skipped: tuple[SkippedDeadLetter, ...] = ()
+    """The first MOST_SKIPPED of those that were kept."""
+
+    @property
+    def kept_text(self) -> str:
+        """How many were kept and why, on one line; empty if none."""
+        why = ", ".join(sorted({each.why for each in self.skipped}))
+        return f"kept {self.kept} ({why})" if self.kept else ""
 
 
 class DeadLetterSummary(NamedTuple):
@@ -89,17 +114,36 @@ def replay(
     rate: float | None = None,
     progress: Progress | None = None,
 ) -> ReplayResult:
-    """Move dead letters back into the outbox in their old order, at most `rate` messages a second."""
+    """
+    Move dead letters back into the outbox in their old order, at most `rate` messages a second.
+
+    One that cannot be moved stays a dead letter, and does not keep the others back.
+    """
     rate_limit = RateLimit(rate)
-    replayed = kept = 0
+    result = ReplayResult(0, 0)
     for ids in selected_ids(store, selection, batch_size=rate_limit.batch_size(batch_size)):
-        found, moved = store.replay_dead(ids)
-        replayed += moved
-        kept += found - moved
+        moved, skipped = _replay_batch(store, ids)
+        first = (*result.skipped, *skipped)[:MOST_SKIPPED]
+        result = ReplayResult(result.replayed + moved, result.kept + len(skipped), first)
         if progress:
             progress(len(ids))
         rate_limit.wait(moved)
-    return ReplayResult(replayed, kept)
+    return result
+
+
+def _replay_batch(store: Store, ids: list[int]) -> tuple[int, list[SkippedDeadLetter]]:
+    """How many were moved, and those that were not. A row that PostgreSQL refuses is left out, by halving the batch."""
+    try:
+        rows = store.replay_dead(ids)
+    except DatabaseError as error:
+        if not (error.sqlstate or "").startswith(REFUSED_ROW):
+            raise
+        if len(ids) == 1:
+            return 0, [SkippedDeadLetter(ids[0], None, str(error))]
+        halves = [_replay_batch(store, part) for part in (ids[: len(ids) // 2], ids[len(ids) // 2 :])]
+        return sum(moved for moved, _ in halves), [each for _, skipped in halves for each in skipped]
+    skipped = [SkippedDeadLetter(row_id, key, SKIPPED[why]) for row_id, key, why in rows if why is not None]
+    return len(rows) - len(skipped), skipped
 
 
 def discard(

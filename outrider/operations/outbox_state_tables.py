@@ -1,7 +1,8 @@
 """
 The state of an outbox as tables for people. Pure: from an OutboxState to something that rich prints.
 
-Problems are red or yellow, and also said in words, because logs lose colours.
+Text from outside goes through `printable`, and rich's markup has no effect. Problems are red or yellow, and also said
+in words, because logs lose colours.
 """
 
 from __future__ import annotations
@@ -15,15 +16,20 @@ from rich.text import Text
 from outrider.errors import DatabaseError
 from outrider.operations.human_readable import as_age, as_bytes, as_count
 from outrider.operations.outbox_state import OutboxState
+from outrider.telemetry.printable import printable
 
 Row = tuple[str, str | Text]
 
 
+def _text(text: str, style: str = "") -> Text:
+    return Text(printable(text), style=style)
+
+
 def as_tables(state: OutboxState | DatabaseError) -> RenderableType:
     if isinstance(state, DatabaseError):
-        return Text(f"cannot read the state from the database: {state}", style="red")
+        return _text(f"cannot read the state from the database: {state}", style="red")
     return Group(
-        Text(f"{state.database}, schema {state.schema}, {state.at:%Y-%m-%d %H:%M:%S %Z}"),
+        _text(f"{state.database}, schema {state.schema}, {state.at:%Y-%m-%d %H:%M:%S %Z}"),
         _table("Outbox", [*_queues(state), *_dead_letters_and_archive(state)]),
         _workers(state),
         _table("Replication", [*_slot(state), *_publication(state)]),
@@ -35,12 +41,12 @@ def _table(title: str, rows: list[Row]) -> Table:
     table.add_column()
     table.add_column()
     for name, value in rows:
-        table.add_row(name, value)
+        table.add_row(name, value if isinstance(value, Text) else _text(value))
     return table
 
 
 def _not_readable(state: OutboxState, part: str) -> Text:
-    return Text(f"cannot read it: {state.unseen[part]}", style="yellow")
+    return _text(f"cannot read it: {state.unseen[part]}", style="yellow")
 
 
 def _queues(state: OutboxState) -> Iterator[Row]:
@@ -65,7 +71,7 @@ def _dead_letters_and_archive(state: OutboxState) -> Iterator[Row]:
     else:
         reasons = ", ".join(f"{count:,} {reason}" for reason, count in sorted(state.dead.by_reason.items()))
         text = as_count(state.dead.total) + (f" ({reasons})" if reasons else "")
-        yield "dead", Text(text, style="red" if state.dead.total else "")
+        yield "dead", _text(text, style="red" if state.dead.total else "")
     yield "archive", _not_readable(state, "archive") if state.archive is None else as_count(state.archive.total)
 
 
@@ -73,21 +79,16 @@ def _workers(state: OutboxState) -> RenderableType:
     if state.workers is None:
         return _table("Services", [("workers", _not_readable(state, "workers"))])
     if not state.workers:
-        return _table("Services", [("workers", Text("none is running", style="yellow"))])
+        return _table("Services", [("workers", _text("none is running", style="yellow"))])
     table = Table(title="Services", title_justify="left")
     for heading in ("kind", "name", "role", "host", "pid", "version", "since", "last seen"):
         table.add_column(heading)
     for worker in state.workers:
         seen = f"{as_age(worker.silent_seconds)} ago"
         table.add_row(
-            worker.kind,
-            worker.name,
-            worker.role,
-            worker.host,
-            str(worker.pid),
-            worker.version,
+            *map(_text, (worker.kind, worker.name, worker.role, worker.host, str(worker.pid), worker.version)),
             f"{worker.started_at:%Y-%m-%d %H:%M:%S}",
-            Text(f"{seen}, stale", style="red") if worker.stale else seen,
+            _text(f"{seen}, stale", style="red") if worker.stale else seen,
         )
     return table
 
@@ -99,9 +100,9 @@ def _slot(state: OutboxState) -> Iterator[Row]:
         yield "slot", _not_readable(state, "slot") if "slot" in state.unseen else missing
         return
     reader = f"read by pid {slot.active_pid}" if slot.active else "no relay is reading it"
-    yield "slot", Text(f"{slot.name}: {reader}", style="" if slot.active else "yellow")
+    yield "slot", _text(f"{slot.name}: {reader}", style="" if slot.active else "yellow")
     if slot.lost:
-        yield "wal_status", Text(f"{slot.wal_status}: {slot.lost}", style="red")
+        yield "wal_status", _text(f"{slot.wal_status}: {slot.lost}", style="red")
     else:
         yield "wal_status", slot.wal_status or "nothing reserved yet"
     until_lost = "" if slot.safe_wal_bytes is None else f", {as_bytes(slot.safe_wal_bytes)} until it may be lost"
@@ -115,6 +116,6 @@ def _publication(state: OutboxState) -> Iterator[Row]:
         unreadable = "publication" in state.unseen
         yield "publication", _not_readable(state, "publication") if unreadable else "none (polling only)"
     elif publication.problem:
-        yield "publication", Text(publication.problem, style="red")
+        yield "publication", _text(publication.problem, style="red")
     else:
         yield "publication", f"{publication.name} of {', '.join(publication.tables)}"

@@ -5,8 +5,8 @@ They enter the outbox as new messages with the same event_id, the same content a
 stream keep the order of their versions, archived messages the order in which they were enqueued. A consumer that
 deduplicates by event_id must check the header, or it ignores them.
 
-The selection is made once, at the start, in a server-side cursor (so the connection must not go through a transaction
-pooler). The messages are enqueued in batches, each in its own transaction.
+The selection is made once, at the start: its keys are kept in a temporary file. The messages are enqueued in batches,
+each in its own transaction.
 """
 
 from __future__ import annotations

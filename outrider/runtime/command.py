@@ -19,6 +19,7 @@ from pydantic_core import PydanticUndefined
 
 from outrider.errors import OutboxError, SettingsError
 from outrider.settings.database import ENVIRONMENT_PREFIX, DatabaseSettings, setting_name
+from outrider.telemetry.printable import printable
 from outrider.version import __version__
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -45,13 +46,18 @@ def run(command: click.Command) -> None:
     try:
         command.main(prog_name=command.name, standalone_mode=False)
     except OutboxError as error:
-        click.echo(f"{command.name}: error: {error}", err=True)
+        _print_error(command, str(error))
         sys.exit(2 if isinstance(error, SettingsError) else 1)
     except click.ClickException as error:
-        click.echo(f"{command.name}: error: {error.format_message()}", err=True)
+        _print_error(command, error.format_message())
         sys.exit(error.exit_code)
     except (click.Abort, KeyboardInterrupt):
         sys.exit(130)
+
+
+def _print_error(command: click.Command, text: str) -> None:
+    """In one line: some of click's texts have several."""
+    click.echo(f"{command.name}: error: {printable(' '.join(text.split()))}", err=True)
 
 
 def tune_garbage_collection() -> None:

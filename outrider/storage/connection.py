@@ -11,13 +11,18 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from outrider.errors import DatabaseError
+from outrider.storage.sql_files import Queries
 
 if TYPE_CHECKING:
     import psycopg
 
 
 def connect(dsn: str, *, application_name: str, connect_timeout_seconds: float = 5) -> psycopg.Connection[Any]:
-    """An autocommit connection that detects a dead peer within half a minute. Raises DatabaseError."""
+    """
+    An autocommit connection that detects a dead peer within half a minute. Raises DatabaseError.
+
+    Behind a pooler it prepares no statements: in transaction mode the next one may run on a backend without them.
+    """
     import psycopg
     from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
@@ -32,7 +37,26 @@ def connect(dsn: str, *, application_name: str, connect_timeout_seconds: float =
     given = conninfo_to_dict(dsn)
     conninfo = make_conninfo(dsn, **{name: value for name, value in defaults.items() if name not in given})
     with database_errors():
-        return psycopg.connect(conninfo, autocommit=True)
+        connection = psycopg.connect(conninfo, autocommit=True)
+        try:
+            if is_pooled(connection):
+                connection.prepare_threshold = None
+        except psycopg.Error:
+            connection.close()
+            raise
+        return connection
+
+
+def is_pooled(connection: psycopg.Connection[Any]) -> bool:
+    """Whether a pooler is in between: its clients get another process id at the start than that of their backend."""
+    return backend_pid(connection) != connection.info.backend_pid
+
+
+def backend_pid(connection: psycopg.Connection[Any]) -> int:
+    """The process id of the backend that runs the connection's statements now."""
+    row = connection.execute(Queries("public")["backend_pid"]).fetchone()
+    assert row is not None
+    return int(row[0])
 
 
 @contextmanager

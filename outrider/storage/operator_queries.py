@@ -7,8 +7,10 @@ A `selection` is the parameters of a condition in the SQL: see outrider.operatio
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
+from tempfile import TemporaryFile
 from typing import Any, NamedTuple
 
 from outrider.storage.connection import database_errors
@@ -66,10 +68,12 @@ class OperatorQueries(QueryRunner):
         """One batch of dead letters with ids in (after, up_to]: id, reason, event_type, last_error, died_at."""
         return self._execute("dead_outlines", **selection, after=after, up_to=up_to, batch_size=batch_size)
 
-    def replay_dead(self, ids: Sequence[int]) -> tuple[int, int]:
-        """Move dead letters back into the outbox; returns how many were found, and how many were moved."""
-        (row,) = self._execute("replay_dead", ids=list(ids))
-        return row[0], row[1]
+    def replay_dead(self, ids: Sequence[int]) -> list[tuple[int, str | None, str | None]]:
+        """
+        Move dead letters back into the outbox; returns those that were found: id, dedup_key, and why it was not moved
+        (None: it was; else a key of SKIPPED in outrider.operations.dead_letters).
+        """
+        return self._execute("replay_dead", ids=list(ids))
 
     def discard_dead(self, ids: Sequence[int]) -> int:
         """Delete dead letters; returns how many."""
@@ -85,12 +89,20 @@ class OperatorQueries(QueryRunner):
         self, selection: Selection, *, archive: bool, batch_size: int
     ) -> Iterator[list[tuple[Any, ...]]]:
         """The keys of what a replay sends, in order and in batches, as of the start of the call."""
-        # WITH HOLD: the server keeps the result without an open transaction, which would hold back vacuum for as long
-        # as a rate-limited replay runs.
-        with database_errors(), self.connection.cursor("outbox_replay", withhold=True) as cursor:
-            cursor.execute(self.queries["archived_keys" if archive else "logged_keys"], selection)
-            while batch := cursor.fetchmany(batch_size):
-                yield batch
+        # Read into a file, in one transaction: an open transaction would hold back vacuum for as long as a rate-limited
+        # replay runs, and a cursor WITH HOLD needs a session, which a pooler in transaction mode does not give.
+        with TemporaryFile("w+") as keys:
+            with (
+                database_errors(),
+                self.connection.transaction(),
+                self.connection.cursor("outbox_replay") as cursor,
+            ):
+                cursor.execute(self.queries["archived_keys" if archive else "logged_keys"], selection)
+                while batch := cursor.fetchmany(batch_size):
+                    keys.write(json.dumps(batch) + "\n")
+            keys.seek(0)
+            for line in keys:
+                yield [tuple(key) for key in json.loads(line)]
 
     def replay_logged(
         self, streams: Sequence[str], versions: Sequence[int], *, exchange: str, routing_key: str | None

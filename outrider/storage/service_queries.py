@@ -25,6 +25,10 @@ RUN_LENGTH = 100
 """How many parked rows of a key fall due together when its head has left."""
 
 
+BURIAL_TRIES = 10
+"""How often a row is buried under another id, because another session took the id at the same moment."""
+
+
 class ServiceQueries(QueryRunner):
     def settle(
         self, ids: Sequence[int], *, claim: str | None = None, archive: bool = False, followed: bool = True
@@ -43,10 +47,18 @@ class ServiceQueries(QueryRunner):
         return self._column("fail", ids=ids, errors=errors, backoff_seconds=backoffs, claim=claim)
 
     def bury(self, burials: Sequence[Burial], *, claim: str | None = None) -> list[int]:
-        """Move rows to the dead letters; returns the ids that were still the caller's."""
-        ids, reasons, errors, spent = map(list, zip(*burials, strict=True))
-        parameters = {"ids": ids, "reasons": reasons, "errors": errors, "spent": spent}
-        return self._column("bury", **parameters, claim=claim, run_length=RUN_LENGTH)
+        """Move rows to the dead letters; returns the ids that were moved."""
+        moved: list[int] = []
+        left = list(burials)
+        for _ in range(BURIAL_TRIES):
+            ids, reasons, errors, spent = map(list, zip(*left, strict=True))
+            parameters = {"ids": ids, "reasons": reasons, "errors": errors, "spent": spent}
+            found: dict[int, bool] = dict(self._execute("bury", **parameters, claim=claim, run_length=RUN_LENGTH))
+            moved += [row_id for row_id, was_moved in found.items() if was_moved]
+            left = [burial for burial in left if found.get(burial.id) is False]
+            if not left:
+                break
+        return moved
 
     def worker_seen(self, kind: WorkerKind, name: str, role: WorkerRole) -> None:
         """Write or refresh the presence row of this process in outbox_worker."""

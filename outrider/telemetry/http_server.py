@@ -11,7 +11,6 @@ idle connections cannot keep a probe out. If no connection is idle, the answer i
 
 from __future__ import annotations
 
-import json
 import socket
 import sys
 import threading
@@ -25,6 +24,7 @@ from socketserver import ThreadingTCPServer
 from typing import Any
 
 from outrider.telemetry.logs import get_logger
+from outrider.telemetry.printable import printable_json
 
 MAX_HEAD_BYTES = 8192
 MAX_DRAINED_BYTES = 256 * 1024
@@ -38,7 +38,7 @@ log = get_logger(__name__)
 
 
 def json_answer(status: HTTPStatus, body: Mapping[str, object]) -> Answer:
-    return status, "application/json", json.dumps(body, default=str).encode() + b"\n"
+    return status, "application/json", printable_json(body).encode() + b"\n"
 
 
 def text_answer(status: HTTPStatus, text: str) -> Answer:

@@ -9,12 +9,16 @@ from __future__ import annotations
 import json
 import logging
 import sys
+from collections.abc import Callable
 from contextlib import AbstractContextManager
-from typing import Literal
+from io import StringIO
+from textwrap import indent
+from typing import Literal, TextIO
 
 import structlog
 
 from outrider.storage.message import Message
+from outrider.telemetry.printable import printable, printable_json, printable_lines
 
 LogFormat = Literal["auto", "json", "console"]
 
@@ -35,9 +39,12 @@ def configure_logging(level: str, log_format: LogFormat, **bound: str) -> None:
     ]
     renderer: list[structlog.typing.Processor] = (
         # A plain traceback: the pretty one prints local variables, and so payloads.
-        [structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty(), exception_formatter=structlog.dev.plain_traceback)]
+        [
+            _printable_event,
+            structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty(), exception_formatter=_printable_traceback),
+        ]
         if console
-        else [structlog.processors.format_exc_info, structlog.processors.JSONRenderer()]
+        else [structlog.processors.format_exc_info, structlog.processors.JSONRenderer(_json)]
     )
     structlog.configure(
         processors=[*shared, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
@@ -57,6 +64,22 @@ def configure_logging(level: str, log_format: LogFormat, **bound: str) -> None:
     root.setLevel(logging.WARNING)
     # Our own events are filtered by structlog, above.
     logging.getLogger("outrider").setLevel(logging.DEBUG)
+
+
+def _printable_event(_: object, __: str, event: structlog.typing.EventDict) -> structlog.typing.EventDict:
+    """Values that are not text are rendered with repr(), which escapes as `printable` does."""
+    return {printable(key): printable(value) if isinstance(value, str) else value for key, value in event.items()}
+
+
+def _printable_traceback(out: TextIO, exc_info: structlog.typing.ExcInfo) -> None:
+    """Indented, so that no line of an exception's text looks like an event."""
+    text = StringIO()
+    structlog.dev.plain_traceback(text, exc_info)
+    out.write(indent(printable_lines(text.getvalue()), "    "))
+
+
+def _json(event: object, default: Callable[[object], object]) -> str:
+    return printable_json(event, default)
 
 
 def get_logger(name: str) -> structlog.stdlib.BoundLogger:

@@ -30,6 +30,7 @@ from prometheus_client.utils import floatToGoString
 from outrider.failures import Failure
 from outrider.storage.decision import DEAD_LETTER_REASONS
 from outrider.storage.message import Message
+from outrider.telemetry.printable import printable
 
 MAX_LABEL_VALUES = 100
 MAX_LABEL_LENGTH = 120
@@ -246,7 +247,7 @@ def _bounded_label(globs: Collection[str] | None = None) -> Callable[[str], str]
     def label(value: str) -> str:
         if globs is not None and not any(fnmatchcase(value, glob) for glob in globs):
             return OTHER
-        cut = value[:MAX_LABEL_LENGTH]
+        cut = printable(value[:MAX_LABEL_LENGTH])[:MAX_LABEL_LENGTH]
         with lock:
             if cut not in used and len(used) >= MAX_LABEL_VALUES:
                 return OTHER

@@ -16,6 +16,7 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from outrider.errors import OutboxError, SettingsError
 from outrider.producer.django.services import command_settings, load_click_command
+from outrider.telemetry.printable import printable
 
 
 class ClickCommand(BaseCommand):
@@ -48,9 +49,11 @@ class ClickCommand(BaseCommand):
             with context:
                 self.run_command(database, partial(command.callback, **arguments))
         except OutboxError as error:
-            raise CommandError(str(error), returncode=2 if isinstance(error, SettingsError) else 1) from error
+            raise CommandError(
+                printable(str(error)), returncode=2 if isinstance(error, SettingsError) else 1
+            ) from error
         except ClickException as error:
-            raise CommandError(error.format_message(), returncode=error.exit_code) from error
+            raise CommandError(printable(error.format_message()), returncode=error.exit_code) from error
         except Exit as error:
             raise SystemExit(error.exit_code) from None
 

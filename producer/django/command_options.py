@@ -13,6 +13,7 @@ from outrider.errors import OutboxError
 from outrider.operations.dead_letters import DeadLetterSelection
 from outrider.operations.message_selection import parse_message_id
 from outrider.settings.durations import parse_duration
+from outrider.telemetry.printable import printable
 
 
 def duration(text: str) -> float:
@@ -56,4 +57,4 @@ def command_errors() -> Iterator[None]:
     try:
         yield
     except OutboxError as error:
-        raise CommandError(str(error)) from error
+        raise CommandError(printable(str(error))) from error

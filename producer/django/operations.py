@@ -2,7 +2,8 @@
 RunOutboxMigration: a migration operation that runs a file of sql/migrations.
 
 It runs only on OUTRIDER["DATABASE"], if the database router allows it, and only if `outrider setup` has not applied the
-file before. Reversing the first migration drops the tables with everything in them; later ones cannot be reversed.
+file before. Reversing the first migration drops the tables with everything in them. Reversing a later one changes
+nothing: the tables keep what it added, and migrating forward again finds it applied.
 """
 
 from __future__ import annotations
@@ -34,12 +35,8 @@ class RunOutboxMigration(Operation):
         _run(schema_editor, script(migration.path, schema=schema))
 
     def database_backwards(self, app_label: str, schema_editor: Any, from_state: Any, to_state: Any) -> None:  # noqa: ARG002
-        if not self._is_wanted(app_label, schema_editor):
+        if self.version > 1 or not self._is_wanted(app_label, schema_editor):
             return
-        if self.version > 1:
-            raise RuntimeError(
-                "this migration of the outbox cannot be reversed; only the first one can, which drops all tables"
-            )
         _run(schema_editor, script("setup/drop_tables.sql", schema=get_settings().schema))
 
     def describe(self) -> str:

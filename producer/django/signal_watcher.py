@@ -26,6 +26,7 @@ from outrider.producer.django.signals import (
     send_robustly,
 )
 from outrider.storage.sql_files import Queries
+from outrider.telemetry.printable import printable
 
 
 class SignalCounts(NamedTuple):
@@ -120,7 +121,7 @@ def watch(
                 pause = interval_seconds
                 reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
                 if reason != last_warning:
-                    warn(f"signals wait for the database: {reason}")
+                    warn(printable(f"signals wait for the database: {reason}"))
                     last_warning = reason
     finally:
         connections[alias].close()

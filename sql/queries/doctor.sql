@@ -36,6 +36,10 @@ SELECT least(age(p.xmin), (SELECT min(age(r.xmin)) FROM pg_publication_rel AS r 
   FROM pg_publication AS p
  WHERE p.pubname = %(publication)s;
 
+-- doctor_prepared_statements --
+-- The names of the prepared statements of this backend.
+SELECT name FROM pg_prepared_statements;
+
 -- doctor_indexes --
 -- The valid indexes of the outbox's tables.
 SELECT i.relname::text AS name

@@ -24,14 +24,33 @@ o.attempts, o.owner
 event_id, schema_version, event_type, aggregate_type, aggregate_id, ordering_key, exchange, routing_key, payload,
 content_type, content_encoding, headers, properties, declarations, context, created_at
 
--- dead_id --
--- The id that a row of `gone` gets among the dead letters: its own, or a new one if a dead letter already has that id
--- (because the ids of the outbox were restarted). Without this the row could never be buried and would stop its
--- scheduler.
-CASE WHEN EXISTS (SELECT 1 FROM :"schema".outbox_dead_letter AS d WHERE d.id = gone.id)
-     THEN greatest((SELECT max(id) FROM :"schema".outbox_dead_letter), (SELECT max(id) FROM gone))
-          + row_number() OVER (ORDER BY gone.id)
-     ELSE gone.id END
+-- dead_rows --
+-- CTE behind `doomed` (locked rows of the outbox, with reason, error and spent): insert them into the dead letters. A row
+-- keeps its id, unless a dead letter has that id already (because the ids of the outbox were restarted): it then gets the
+-- next one that is free. Without this the row could never be buried and would stop its scheduler. Ids in the upper half
+-- of bigint are not counted on from: there may be no next one. If another session takes an id at the same moment, the
+-- row is not inserted: DO NOTHING has waited for that session.
+numbered AS MATERIALIZED (
+    SELECT doomed.*,
+           CASE WHEN EXISTS (SELECT 1 FROM :"schema".outbox_dead_letter AS d WHERE d.id = doomed.id)
+                THEN greatest((SELECT max(id) FROM :"schema".outbox_dead_letter WHERE id < 4611686018427387904),
+                              (SELECT max(id) FROM doomed WHERE id < 4611686018427387904), 0)
+                     + row_number() OVER (ORDER BY doomed.id)
+                ELSE doomed.id END AS dead_id
+      FROM doomed
+), dead AS (
+    INSERT INTO :"schema".outbox_dead_letter (
+        id, :moved_columns, attempts, dedup_key, expires_at, last_error, last_failed_at, reason)
+    SELECT dead_id, :moved_columns, least(attempts, 2147483647 - spent) + spent, dedup_key, expires_at,
+           coalesce(error, last_error), CASE WHEN spent > 0 THEN clock_timestamp() ELSE last_failed_at END, reason
+      FROM numbered
+    ON CONFLICT (id) DO NOTHING
+    RETURNING id
+), gone AS (
+    DELETE FROM :"schema".outbox AS o
+     WHERE o.id = ANY(ARRAY(SELECT n.id FROM numbered AS n JOIN dead ON dead.id = n.dead_id))
+    RETURNING o.id, o.ordering_key, o.event_type
+)
 
 -- unpark_followers --
 -- CTE behind `gone(id, ordering_key)`: when the head of a key has left, the next parked rows of the key fall due. Up to

@@ -123,29 +123,47 @@ SELECT coalesce(max(id), 0) FROM :"schema".outbox_dead_letter;
 event_id, schema_version, event_type, aggregate_type, aggregate_id, ordering_key, exchange, routing_key, payload,
 content_type, content_encoding, headers, properties, declarations, context, dedup_key
 
+-- has_time_to_live --
+-- Fragment: the message has the property `expiration`. -> and ->> raise an error for \u0000 and lone surrogates anywhere in
+-- the document, so a document with an escape counts as having it.
+CASE WHEN properties::text LIKE '%%\\u%%' THEN true ELSE properties ->> 'expiration' IS NOT NULL END
+
 -- replay_dead --
 -- Move dead letters back into the outbox, in their old order, as new rows of the relay with no attempt spent. A message
--- whose dedup_key is pending (or chosen twice) stays a dead letter. An expiry that has passed is dropped, and a time to
--- live starts again: an operator who replays an expired message wants it sent. Returns how many were found, and how
--- many were moved.
+-- whose dedup_key is pending stays a dead letter, and of several with the same dedup_key only the newest is moved. An
+-- expiry that has passed is dropped, and a time to live starts again: an operator who replays an expired message wants
+-- it sent. The dead letters are deleted first, so that only one of two replays finds them; a row that is refused, because
+-- a producer has inserted its dedup_key since this statement began, is put back. Returns each dead letter that was found
+-- with its dedup_key, and why it was not moved (null: it was).
 WITH chosen AS MATERIALIZED (
-    SELECT d.id, d.dedup_key FROM :"schema".outbox_dead_letter AS d WHERE d.id = ANY(%(ids)s::bigint[])
+    SELECT d.id, d.dedup_key,
+           CASE WHEN EXISTS (SELECT 1 FROM :"schema".outbox AS o WHERE o.dedup_key = d.dedup_key) THEN 'pending'
+                WHEN d.dedup_key IS NOT NULL AND d.id < max(d.id) OVER (PARTITION BY d.dedup_key) THEN 'repeated'
+           END AS why
+      FROM :"schema".outbox_dead_letter AS d WHERE d.id = ANY(%(ids)s::bigint[])
 ), gone AS (
     DELETE FROM :"schema".outbox_dead_letter
-     WHERE id = ANY(ARRAY(
-           SELECT max(c.id) FROM chosen AS c
-            WHERE c.dedup_key IS NULL
-               OR NOT EXISTS (SELECT 1 FROM :"schema".outbox AS o WHERE o.dedup_key = c.dedup_key)
-            GROUP BY coalesce('key ' || c.dedup_key, 'id ' || c.id)))
+     WHERE id = ANY(ARRAY(SELECT id FROM chosen WHERE why IS NULL))
     RETURNING *
 ), replayed AS (
     INSERT INTO :"schema".outbox (:replayed_columns, created_at, expires_at)
     SELECT :replayed_columns,
-           CASE WHEN properties::text LIKE '%%"expiration"%%' THEN clock_timestamp() ELSE created_at END,
+           CASE WHEN :has_time_to_live THEN clock_timestamp() ELSE created_at END,
            CASE WHEN expires_at > clock_timestamp() THEN expires_at END
       FROM gone ORDER BY id
+    ON CONFLICT (dedup_key) WHERE dedup_key IS NOT NULL DO NOTHING
+    RETURNING dedup_key
+), put_back AS (
+    INSERT INTO :"schema".outbox_dead_letter
+    SELECT * FROM gone WHERE dedup_key IS NOT NULL AND dedup_key NOT IN (
+           SELECT r.dedup_key FROM replayed AS r WHERE r.dedup_key IS NOT NULL)
+    RETURNING id
 )
-SELECT (SELECT count(*) FROM chosen), (SELECT count(*) FROM gone);
+SELECT id, dedup_key, why FROM chosen WHERE why IS NOT NULL
+UNION ALL
+SELECT g.id, g.dedup_key, CASE WHEN p.id IS NOT NULL THEN 'pending' END
+  FROM gone AS g LEFT JOIN put_back AS p ON p.id = g.id
+ ORDER BY 1;
 
 -- discard_dead --
 -- Delete dead letters.

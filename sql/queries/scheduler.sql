@@ -84,23 +84,15 @@ RETURNING o.id;
 -- expire --
 -- Bury messages past their expires_at, except rows that a scheduler has claimed or the relay may be sending. One batch;
 -- a full batch means that there may be more.
-WITH batch AS MATERIALIZED (
-    SELECT id FROM :"schema".outbox
+WITH doomed AS MATERIALIZED (
+    SELECT *, 'expired' AS reason, NULL AS error, 0 AS spent FROM :"schema".outbox
      WHERE expires_at <= statement_timestamp()
        AND ((owner = 'scheduler' AND claimed_by IS NULL) OR next_attempt_at <= statement_timestamp())
        AND schema_version <= %(schema_version)s
      ORDER BY expires_at
      LIMIT %(batch_size)s
        FOR UPDATE SKIP LOCKED
-), gone AS (
-    DELETE FROM :"schema".outbox AS o
-     WHERE o.id = ANY(ARRAY(SELECT id FROM batch))
-    RETURNING o.*
-), dead AS (
-    INSERT INTO :"schema".outbox_dead_letter (
-        id, :moved_columns, attempts, dedup_key, expires_at, last_error, last_failed_at, reason)
-    SELECT :dead_id, :moved_columns, attempts, dedup_key, expires_at, last_error, last_failed_at, 'expired' FROM gone
-), :unpark_followers
+), :dead_rows, :unpark_followers
 SELECT event_type FROM gone;
 
 -- prune_archive --

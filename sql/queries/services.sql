@@ -57,24 +57,23 @@ RETURNING o.id;
 
 -- bury --
 -- Move messages to the dead letters, with the reason, and unpark the rows behind them. `spent` is 1 if the last attempt
--- counts.
-WITH burials AS (
-    SELECT * FROM unnest(%(ids)s::bigint[], %(reasons)s::text[], %(errors)s::text[], %(spent)s::int[])
-        AS d (id, reason, error, spent)
-), gone AS (
-    DELETE FROM :"schema".outbox AS o
-     USING burials AS d
-     WHERE o.id = d.id
+-- counts. Returns the ids that were still the caller's, and whether each was moved: if not, another session took the id
+-- of its dead letter at the same moment, and the next call finds a free one.
+WITH doomed AS MATERIALIZED (
+    SELECT o.*, d.reason, d.error, d.spent
+      FROM unnest(%(ids)s::bigint[], %(reasons)s::text[], %(errors)s::text[], %(spent)s::int[])
+           AS d (id, reason, error, spent)
+      JOIN :"schema".outbox AS o ON o.id = d.id
+     WHERE o.id = ANY(%(ids)s::bigint[])
        AND :held_by_caller
-    RETURNING o.*, d.reason, d.error, d.spent
-), dead AS (
-    INSERT INTO :"schema".outbox_dead_letter (
-        id, :moved_columns, attempts, dedup_key, expires_at, last_error, last_failed_at, reason)
-    SELECT :dead_id, :moved_columns, least(attempts, 2147483646) + spent, dedup_key, expires_at,
-           coalesce(error, last_error), CASE WHEN spent > 0 THEN clock_timestamp() ELSE last_failed_at END, reason
-      FROM gone
-), :unpark_followers
-SELECT id FROM gone;
+       FOR UPDATE OF o
+), :dead_rows, :unpark_followers
+SELECT doomed.id, gone.id IS NOT NULL FROM doomed LEFT JOIN gone ON gone.id = doomed.id;
+
+-- backend_pid --
+-- The process that runs this statement. Every connection is asked once: behind a pooler it is not the one that the client
+-- was told at the start.
+SELECT pg_backend_pid();
 
 -- worker_seen --
 -- Insert or refresh the presence row of a service. A new process under the same name gets a new started_at.

@@ -6,7 +6,7 @@
 SELECT id, event_id::text, event_type, attempts, delivered_at
   FROM :"schema".outbox_archive
  WHERE (delivered_at, id) > (%(since)s::timestamptz, %(after)s::bigint)
-   AND delivered_at < clock_timestamp() - %(lag_seconds)s * interval '1 second'
+   AND delivered_at < statement_timestamp() - %(lag_seconds)s * interval '1 second'
  ORDER BY delivered_at, id
  LIMIT %(batch_size)s;
 
@@ -16,7 +16,7 @@ SELECT id, event_id::text, event_type, attempts, delivered_at
 SELECT id, event_id::text, event_type, attempts, last_failed_at, last_error
   FROM :"schema".outbox
  WHERE (last_failed_at, id) > (%(since)s::timestamptz, %(after)s::bigint)
-   AND last_failed_at < clock_timestamp() - %(lag_seconds)s * interval '1 second'
+   AND last_failed_at < statement_timestamp() - %(lag_seconds)s * interval '1 second'
  ORDER BY last_failed_at, id
  LIMIT %(batch_size)s;
 
@@ -25,7 +25,7 @@ SELECT id, event_id::text, event_type, attempts, last_failed_at, last_error
 SELECT id, event_id::text, event_type, attempts, died_at, last_error, reason
   FROM :"schema".outbox_dead_letter
  WHERE (died_at, id) > (%(since)s::timestamptz, %(after)s::bigint)
-   AND died_at < clock_timestamp() - %(lag_seconds)s * interval '1 second'
+   AND died_at < statement_timestamp() - %(lag_seconds)s * interval '1 second'
  ORDER BY died_at, id
  LIMIT %(batch_size)s;
 

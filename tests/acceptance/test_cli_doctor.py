@@ -17,6 +17,7 @@ from tests.fixtures.waiting import wait_for
 
 SHIFTED_CLOCK = ROOT / "tests" / "faults" / "shifted_clock"
 CHECKS = {
+    "pooler",
     "server",
     "wal_level",
     "wal_sender_timeout",

@@ -315,10 +315,10 @@ def test_a_message_whose_dedup_key_is_pending_again_stays_a_dead_letter(store: S
     insert_rows(store.connection, 1, dedup_key="once")
     (older,) = bury_all(store)
     insert_rows(store.connection, 1, dedup_key="once")
-    assert dead_letters.replay(store, DeadLetterSelection()) == ReplayResult(0, 1)
+    assert dead_letters.replay(store, DeadLetterSelection())[:2] == (0, 1)
     (newer,) = bury_all(store)
     assert newer > older
-    assert dead_letters.replay(store, DeadLetterSelection()) == ReplayResult(1, 1)
+    assert dead_letters.replay(store, DeadLetterSelection())[:2] == (1, 1)
     assert ids_in(store.connection, "outbox_dead_letter") == [older]
 
 

@@ -58,7 +58,7 @@ def test_ages_select_from_both_sides(store: Store) -> None:
 def test_a_replayed_message_with_a_time_to_live_starts_again(store: Store) -> None:
     bury_rows(store, properties='{"expiration": 60}', created_at="2020-01-01")
     bury_rows(store, created_at="2020-01-01")
-    assert dead_letters.replay(store, DeadLetterSelection()) == (2, 0)
+    assert dead_letters.replay(store, DeadLetterSelection()) == dead_letters.ReplayResult(2, 0)
     assert query(store.connection, "SELECT created_at > '2021-01-01' FROM outbox ORDER BY id") == [True, False]
 
 

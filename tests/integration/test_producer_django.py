@@ -150,7 +150,7 @@ def test_models_read_every_column_also_of_a_row_that_is_parked(in_django: Any, d
         publish("a", {"n": 1}, headers={"k": "v"}, event_id=UUID(int=7))
         EventStreams(Outbox()).append("default", "order:1", [Event(event_type="b", payload={})])
     with database.connect() as connection:
-        connection.execute("UPDATE outbox SET next_attempt_at = 'infinity' WHERE event_type = 'a'")
+        connection.execute("UPDATE outbox SET next_attempt_at = 'infinity', ordering_key = 'k' WHERE event_type = 'a'")
     message = OutboxMessage.objects.get(event_type="a")
     assert (message.event_id, message.headers["k"], message.next_attempt_at) == (UUID(int=7), "v", None)
     assert (message.properties, message.declarations, bytes(message.payload)) == ({}, None, b'{"n":1}')

@@ -151,7 +151,7 @@ def test_a_dead_letter_whose_dedup_key_is_pending_is_kept_and_reported(store: Dj
     ids = bury(store, "order.placed", dedup_key="k")
     enqueue("order.placed", dedup_key="k")
     page = act(operator(), DEAD, "replay", ids, confirmed_up_to=str(ids[0]))
-    assert "Kept, because a message with the same dedup_key is pending: 1" in page
+    assert f"Dead letters kept: 1. {ids[0]} (dedup_key k): a message with the same dedup_key is pending" in page
     assert dead() == ids
 
 

@@ -67,11 +67,12 @@ def test_selected_dead_letters_are_purged_and_replayed(store: DjangoStore) -> No
     [first, second] = DeadLetter.objects.order_by("id")
     assert run("outbox_replay_dead_letter", str(first.id), str(second.event_id), "--rate", "1000") == "replayed 2"
     assert (dead(), OutboxMessage.objects.count()) == ([], 3)
-    bury(store, "job", dedup_key="k")
+    [job] = bury(store, "job", dedup_key="k\x1b")
     with transaction.atomic():
-        publish("job", {}, dedup_key="k")
+        publish("job", {}, dedup_key="k\x1b")
     assert run("outbox_replay_dead_letter", "--type", "job") == (
-        "replayed 0, kept 1 (a message with the same dedup_key is pending)"
+        "replayed 0, kept 1 (a message with the same dedup_key is pending)\n"
+        f"  {job} (dedup_key k\\x1b): a message with the same dedup_key is pending"
     )
 
 

@@ -74,7 +74,7 @@ def test_two_dead_letters_that_had_the_same_id_are_both_replayed(store: Store) -
     restart_at(store, row_id)
     insert_rows(store.connection, event_type="newer")
     store.bury([Burial(row_id, "rejected", "no", 1)])
-    assert store.replay_dead([row_id, row_id + 1]) == (2, 2)
+    assert store.replay_dead([row_id, row_id + 1]) == [(row_id, None, None), (row_id + 1, None, None)]
     assert query(store.connection, "SELECT event_type FROM outbox ORDER BY event_type") == ["newer", "older"]
     assert dead_letters(store) == {}
 

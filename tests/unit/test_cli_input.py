@@ -10,7 +10,7 @@ import pytest
 
 from outrider.cli import outrider
 from outrider.cli._options import duration, duration_or_time, message_id
-from outrider.cli._output import printable
+from outrider.telemetry.printable import printable
 
 EVENT_ID = "0d9f1c52-6e0c-4c52-9a7e-1d2f3a4b5c6d"
 

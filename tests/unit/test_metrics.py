@@ -22,6 +22,7 @@ from outrider.telemetry.metrics import (
     Metrics,
     destination,
 )
+from outrider.telemetry.printable import printable
 from tests.fixtures.metric_catalogue import CATALOGUE
 
 DOCUMENTED = [
@@ -158,12 +159,17 @@ def test_by_default_no_type_has_a_label_and_a_glob_for_all_is_bounded_too() -> N
     assert len(exported(curious)["outbox_messages_enqueued_total"]) == MAX_LABEL_VALUES + 1
 
 
-def test_long_label_values_are_cut_and_special_characters_are_kept() -> None:
+def test_long_label_values_are_cut_and_control_characters_are_escaped() -> None:
     metrics = Metrics("cdc-relay", labelled_types=("*",))
-    hostile = 'a"} 1\nfake_metric 7\\'
-    metrics.enqueued([hostile, "x" * 100_000])
+    value = 'a"} 1\nfake_metric 7\\\x1b[2J\u202e'
+    hostile = printable(value)
+    metrics.enqueued([value, "x" * 100_000])
     samples = exported(metrics)
-    assert samples["outbox_messages_enqueued_total"] == {(hostile,): 1, ("x" * MAX_LABEL_LENGTH,): 1, (OTHER,): 0}
+    assert samples["outbox_messages_enqueued_total"] == {
+        (printable(hostile),): 1,
+        ("x" * MAX_LABEL_LENGTH,): 1,
+        (OTHER,): 0,
+    }
     assert "fake_metric" not in samples
 
 

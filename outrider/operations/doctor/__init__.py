@@ -1,10 +1,10 @@
 """
 The doctor: finds what is wrong with an outbox, or soon will be, and says what to do.
 
-Each module has the checks of one theme, as pure functions of facts; `database` and `broker` read the facts and run the
-checks. The doctor only reads, over its own connections: one to the database, one in replication mode, one to each
-broker host if broker_url is set. It creates, changes and publishes nothing. A fact that the role may not read becomes a
-warning, and the other checks go on.
+Each module has the checks of one theme, as pure functions of facts; `pooler`, `database` and `broker` read the facts
+and run the checks. The doctor only reads, over its own connections: one to the database (behind a pooler a second one,
+and one to PgBouncer's console), one in replication mode, one to each broker host if broker_url is set. It creates,
+changes and publishes nothing. A fact that the role may not read becomes a warning, and the other checks go on.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from outrider.operations.doctor.broker import BrokerCheck, Route
 from outrider.operations.doctor.database import DatabaseCheck
 from outrider.operations.doctor.finding import Finding, failed, not_checked
 from outrider.operations.doctor.options import DoctorOptions, DoctorSettings
+from outrider.operations.doctor.pooler import check_pooler, find_pooler
 from outrider.storage.connection import connect
 from outrider.storage.store import Store
 
@@ -38,7 +39,13 @@ def _findings(settings: DoctorSettings, options: DoctorOptions, broker: BrokerCh
             application_name="outrider doctor",
             connect_timeout_seconds=settings.connect_timeout_seconds,
         ) as connection:
-            database = DatabaseCheck(Store(connection, settings.schema_name), settings, options)
+            store = Store(connection, settings.schema_name)
+            timeout = settings.connect_timeout_seconds
+            pooler = find_pooler(store, settings.database_dsn, connect_timeout_seconds=timeout)
+            yield check_pooler(pooler)
+            if pooler is not None and not pooler.transactions:
+                return  # the other checks read in transactions
+            database = DatabaseCheck(store, settings, options)
             yield from database.findings()
             if broker is not None:
                 routes = database.routes()

@@ -24,6 +24,7 @@ INSUFFICIENT_PRIVILEGE = "42501"
 REMEDIES = {
     "53400": "raise max_replication_slots (and restart PostgreSQL) or drop an unused slot",
     "55006": "first stop the relay that is connected to it",
+    "55P03": "a transaction holds the table for longer than the migration waits: end it, and run this again",
     "55000": "run ALTER SYSTEM SET wal_level = logical and restart PostgreSQL",
 }
 

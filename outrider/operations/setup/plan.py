@@ -15,6 +15,7 @@ from typing import Literal, LiteralString
 from outrider.errors import SetupError
 from outrider.operations.setup.facts import Facts, SlotState, too_old
 from outrider.storage.sql_files import Migration, script
+from outrider.telemetry.printable import printable
 
 FAILOVER_SERVER = 17
 REPLICATION = "a role with the REPLICATION attribute"
@@ -91,7 +92,7 @@ def as_script(steps: Iterable[Step]) -> str:
     parts = []
     for step in steps:
         title = f"{step.what}: {step.outcome if step.sql is None else 'to do'}"
-        parts.append("\n".join(f"-- {line}" for line in title.splitlines()))
+        parts.append(f"-- {printable(title)}")
         if step.sql is not None:
             sql = step.sql.strip()
             parts.append(f"BEGIN;\n{sql}\nCOMMIT;" if step.kind == "migration" else sql)

@@ -16,6 +16,7 @@ from outrider.producer.django.admin.confirmation import ask, confirmed
 from outrider.producer.django.admin.filters import AgeFilter, FailureFilter, ReasonFilter, TypeFilter
 from outrider.producer.django.admin.read_only import MOST, ReadOnlyAdmin
 from outrider.producer.django.store import DjangoStore
+from outrider.telemetry.printable import printable
 
 MOST_GROUPS = 100
 
@@ -49,8 +50,8 @@ class DeadLetterAdmin(ReadOnlyAdmin):
         done = dead_letters.replay(DjangoStore(), DeadLetterSelection(ids=ids))
         self._report(request, f"Dead letters replayed: {done.replayed}.")
         if done.kept:
-            why = "a message with the same dedup_key is pending"
-            self.message_user(request, f"Kept, because {why}: {done.kept}.", messages.WARNING)
+            first = "; ".join(f"{each.id} (dedup_key {each.dedup_key}): {each.why}" for each in done.skipped)
+            self.message_user(request, printable(f"Dead letters kept: {done.kept}. {first}"), messages.WARNING)
         return None
 
     @admin.action(description="Discard selected dead letters", permissions=["discard"])

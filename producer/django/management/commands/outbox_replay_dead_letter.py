@@ -10,12 +10,14 @@ from outrider.operations.dead_letters import count, replay
 from outrider.producer.django.command_options import add_common_arguments, command_errors, message_id, selection
 from outrider.producer.django.store import DjangoStore
 from outrider.storage.decision import DEAD_LETTER_REASONS
+from outrider.telemetry.printable import printable
 
 
 class Command(BaseCommand):
     help = (
-        "Put dead letters back into the outbox, in their old order, with no attempt spent. A message whose dedup_key "
-        "is pending again stays a dead letter. Can be interrupted and run again."
+        "Put dead letters back into the outbox, in their old order, with no attempt spent. A message that cannot be "
+        "moved stays a dead letter, such as one whose dedup_key is pending again; the first 20 of them are listed. Can "
+        "be interrupted and run again."
     )
 
     def add_arguments(self, parser: CommandParser) -> None:
@@ -36,5 +38,6 @@ class Command(BaseCommand):
                 self.stdout.write(f"would replay {count(store, which)}")
                 return
             done = replay(store, which, rate=rate)
-        kept = f", kept {done.kept} (a message with the same dedup_key is pending)" if done.kept else ""
-        self.stdout.write(f"replayed {done.replayed}{kept}")
+        self.stdout.write(", ".join(filter(None, (f"replayed {done.replayed}", done.kept_text))))
+        for each in done.skipped:
+            self.stdout.write(printable(f"  {each.id} (dedup_key {each.dedup_key}): {each.why}"))

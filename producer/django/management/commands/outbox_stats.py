@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandParser
 
 from outrider.producer.django.command_options import command_errors
 from outrider.producer.django.store import DjangoStore
+from outrider.telemetry.printable import printable, printable_json
 
 MOST = 10_000
 """Counts look at no more rows; one that reaches it means "at least", or is an estimate."""
@@ -30,7 +30,7 @@ class Command(BaseCommand):
             types = store.pending_types(most=MOST, at_most=MOST_TYPES)
         if options["json"]:
             document = {**sample._asdict(), "exact_below": MOST, "types": [each._asdict() for each in types]}
-            self.stdout.write(json.dumps(document))
+            self.stdout.write(printable_json(document))
             return
         self.stdout.write(f"pending   {sample.pending}")
         self.stdout.write(f"retrying  {sample.retrying}")
@@ -39,6 +39,6 @@ class Command(BaseCommand):
         self.stdout.write(f"oldest    {sample.oldest_seconds:.0f} s (of those that are due)")
         for each in types:
             self.stdout.write(
-                f"  {each.event_type}: {each.pending} pending, {each.retrying} retrying, "
+                f"  {printable(each.event_type)}: {each.pending} pending, {each.retrying} retrying, "
                 f"oldest {each.oldest_seconds:.0f} s"
             )
