@@ -5,14 +5,14 @@ from __future__ import annotations
 import click
 
 from outrider.cdc_relay.relay import Relay
-from outrider.runtime.command import run, settings_flags, tune_garbage_collection, version_option
+from outrider.runtime.command import CONTEXT_SETTINGS, run, settings_flags, tune_garbage_collection, version_option
 from outrider.runtime.service_telemetry import Telemetry
 from outrider.runtime.shutdown import Shutdown
 from outrider.settings.loading import load_settings
 from outrider.settings.relay import RelaySettings
 
 
-@click.command("cdc-relay", context_settings={"max_content_width": 120})
+@click.command("cdc-relay", context_settings=CONTEXT_SETTINGS)
 @settings_flags(RelaySettings)
 @version_option
 def command(config: str | None, **flags: object) -> None:

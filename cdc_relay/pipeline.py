@@ -25,7 +25,7 @@ from outrider.delivery.key_queues import KeyQueues
 from outrider.delivery.publisher import Outcome
 from outrider.delivery.retry_policy import RetryPolicy
 from outrider.failures import FailureKind
-from outrider.storage.message import SCHEMA_VERSION, Message
+from outrider.storage.message import OLDEST_SCHEMA_VERSION, SCHEMA_VERSION, Message
 
 
 class Confirmation(NamedTuple):
@@ -58,7 +58,7 @@ class Pipeline:
 
     def accept(self, message: Message, now: int) -> bool:
         """Take a row into the window if it is the relay's; then `admit` must follow. Otherwise its key is blocked."""
-        if message.owner == "relay" and message.schema_version <= SCHEMA_VERSION and self._in_time(message, now):
+        if message.owner == "relay" and _is_supported(message) and self._in_time(message, now):
             self.window.enter(message)
             return True
         self._block_key(message)
@@ -216,3 +216,7 @@ class Pipeline:
 
     def _xid(self, message: Message) -> int:
         return self.window.transaction_of(message.id).xid
+
+
+def _is_supported(message: Message) -> bool:
+    return OLDEST_SCHEMA_VERSION <= message.schema_version <= SCHEMA_VERSION

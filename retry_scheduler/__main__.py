@@ -5,14 +5,14 @@ from __future__ import annotations
 import click
 
 from outrider.retry_scheduler.scheduler import Scheduler
-from outrider.runtime.command import run, settings_flags, tune_garbage_collection, version_option
+from outrider.runtime.command import CONTEXT_SETTINGS, run, settings_flags, tune_garbage_collection, version_option
 from outrider.runtime.service_telemetry import Telemetry
 from outrider.runtime.shutdown import Shutdown
 from outrider.settings.loading import load_settings
 from outrider.settings.scheduler import SchedulerSettings
 
 
-@click.command("retry-scheduler", context_settings={"max_content_width": 120})
+@click.command("retry-scheduler", context_settings=CONTEXT_SETTINGS)
 @settings_flags(SchedulerSettings)
 @click.option("--once", is_flag=True, help="deliver what is due, run every maintenance task, and exit (for cron)")
 @version_option

@@ -11,10 +11,10 @@ import pkgutil
 
 import click
 
-from outrider.runtime.command import run, version_option
+from outrider.runtime.command import CONTEXT_SETTINGS, HelpfulGroup, run, version_option
 
 
-class ModuleCommands(click.Group):
+class ModuleCommands(HelpfulGroup):
     """A group whose subcommands are the modules of this package."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
@@ -31,7 +31,7 @@ class ModuleCommands(click.Group):
 @click.group(
     name="outrider",
     cls=ModuleCommands,
-    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120},
+    context_settings=CONTEXT_SETTINGS,
 )
 @version_option
 def outrider() -> None:

@@ -32,6 +32,7 @@ from outrider.cli._show import open_store_and_redactor, print_message
 from outrider.errors import OutboxError
 from outrider.operations import dead_letters
 from outrider.operations.dead_letters import DeadLetterSelection, DeadLetterSummary
+from outrider.runtime.command import HelpfulGroup
 from outrider.storage.decision import DEAD_LETTER_REASONS
 from outrider.storage.fingerprint import LENGTH
 from outrider.storage.store import Store
@@ -81,7 +82,7 @@ which_dead_letters = selection_options(
 )
 
 
-@click.group(name="dead", epilog=EXIT_STATUS)
+@click.group(name="dead", cls=HelpfulGroup, epilog=EXIT_STATUS)
 def command() -> None:
     """
     Show, replay or delete dead letters.

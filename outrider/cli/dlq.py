@@ -15,7 +15,7 @@ from outrider.cli._consumer import import_consumer
 from outrider.cli._options import json_flag, limit_option, yes_flag
 from outrider.cli._output import confirm, print_line, print_records
 from outrider.operations.message_selection import LARGEST_ID
-from outrider.runtime.command import settings_flags
+from outrider.runtime.command import HelpfulGroup, settings_flags
 from outrider.settings.loading import load_settings
 from outrider.settings.service import BrokerTlsSettings
 from outrider.settings.worker import WorkerSettings
@@ -35,13 +35,13 @@ queue_argument = click.argument("queue", metavar="QUEUE")
 broker_flags = settings_flags(
     WorkerSettings, only=["broker_url", *BrokerTlsSettings.model_fields, "connect_timeout_seconds"]
 )
-reason_option = click.option("--reason", help="why they were buried: max attempts, rejected, undecodable, expired, ...")
+reason_option = click.option("--reason", help="why they were buried, such as rejected, undecodable, expired")
 event_option = click.option(
     "--event-id", "event_ids", multiple=True, metavar="ID", help="only this message; can be repeated"
 )
 
 
-@click.group(name="dlq", epilog=EXIT_STATUS)
+@click.group(name="dlq", cls=HelpfulGroup, epilog=EXIT_STATUS)
 def command() -> None:
     """
     Show or replay the dead letters of consumers.
@@ -67,7 +67,11 @@ def list_command(
     config: str | None,
     **flags: object,
 ) -> None:
-    """List the dead letters of QUEUE, the oldest first, without their bodies."""
+    """
+    List the dead letters of QUEUE.
+
+    The oldest comes first. Their bodies are not shown.
+    """
     dead_letters, broker = _connect(config, flags)
     letters = dead_letters.find_dead_letters(broker, _main_queue(queue), _condition(reason, event_ids), limit)
     print_records(COLUMNS, (letter._asdict() for letter in letters), as_json=as_json)

@@ -17,7 +17,7 @@ from outrider.runtime.command import settings_flags
 from outrider.settings.loading import load_settings
 from outrider.telemetry.printable import printable
 
-COLOURS = {"ok": "green", "warning": "yellow", "failed": "red"}
+COLOURS = {"ok": "green", "unknown": "magenta", "warning": "yellow", "failed": "red"}
 SETTINGS = (
     "database_url",
     "replication_url",
@@ -68,8 +68,8 @@ def _jobs_and_roles(
     metavar="SECONDS",
     help="warn of transactions that have been open for longer than this",
 )
-@click.option("--strict", is_flag=True, help="treat warnings as failures")
-@click.option("--json", "as_json", is_flag=True, help="print one JSON object: ok, failed, warnings, findings")
+@click.option("--strict", is_flag=True, help="treat warnings and unknown as failures")
+@click.option("--json", "as_json", is_flag=True, help="print one JSON object: ok, failed, warnings, unknown, findings")
 def command(
     config: str | None,
     roles: dict[str, str],
@@ -83,11 +83,11 @@ def command(
     Check everything that an outbox needs.
 
     Checks the database, the replication slot, the tables, the roles, the services and the broker. Prints one line for
-    each check: ok, warning or failed, what was found, and what to do. Changes nothing. The broker is checked if
-    broker_url is set. Any role can run it: what the role may not read is reported as a warning, and the observer role
-    of sql/roles.sql may read everything.
+    each check: ok, unknown, warning or failed, what was found, and what to do. Changes nothing. The broker is checked
+    if broker_url is set. Any role can run it: what could not be examined is unknown, and the observer role of
+    sql/roles.sql may read everything.
 
-    Exit status: 0 no check failed; 1 a check failed (with --strict: or gave a warning); 2 wrong settings or usage.
+    Exit status: 0 no check failed; 1 a check failed (with --strict: or was not ok); 2 wrong settings or usage.
     """
     settings = load_settings(DoctorSettings, flags, config_file=config)
     findings = []
@@ -97,11 +97,13 @@ def command(
             level = click.style(f"{finding.level:<8}", fg=COLOURS[finding.level])
             click.echo(f"{level} {printable(finding.line)}")
     count = Counter(finding.level for finding in findings)
-    healthy = not count["failed"] and not (strict and count["warning"])
+    healthy = not count["failed"] and not (strict and (count["warning"] or count["unknown"]))
     if as_json:
-        counts = {"ok": healthy, "failed": count["failed"], "warnings": count["warning"]}
+        counts = {"ok": healthy, "failed": count["failed"], "warnings": count["warning"], "unknown": count["unknown"]}
         print_json({**counts, "findings": [finding._asdict() for finding in findings]})
     else:
-        click.echo(f"{count['ok']} ok, {count['warning']} warnings, {count['failed']} failed")
+        click.echo(
+            f"{count['ok']} ok, {count['unknown']} unknown, {count['warning']} warnings, {count['failed']} failed"
+        )
     if not healthy:
         sys.exit(1)

@@ -28,6 +28,7 @@ from outrider.cli._show import open_store_and_redactor, print_message
 from outrider.errors import OutboxError
 from outrider.operations import pending_messages
 from outrider.operations.pending_messages import PendingSelection, RetryResult
+from outrider.runtime.command import HelpfulGroup
 
 COLUMNS = {
     "id": "id",
@@ -51,7 +52,7 @@ which_messages = selection_options(
 )
 
 
-@click.group(name="pending", epilog=EXIT_STATUS)
+@click.group(name="pending", cls=HelpfulGroup, epilog=EXIT_STATUS)
 def command() -> None:
     """Show messages that are not delivered yet, or retry them now."""
 
@@ -66,7 +67,8 @@ def list_command(config: str | None, limit: int, as_json: bool, **given: Any) ->
     List pending messages, the oldest first.
 
     Payloads are not shown. States: relay (the relay publishes it), due (the scheduler may claim it), claimed (a
-    scheduler publishes it), waiting (for its next attempt), parked (behind an earlier message of its ordering key).
+    scheduler publishes it), waiting (for its next attempt), parked (behind an earlier message of its ordering key),
+    unsupported (its schema_version is unknown to this version of outrider: it is not sent).
 
     With --json, each line is one object.
     """

@@ -42,15 +42,21 @@ def command(config: str | None, watch_seconds: float | None, as_json: bool, **fl
     Counts are exact below 10,000 and lower bounds or estimates above, so that the command is cheap for a large outbox.
     It needs only SELECT on the tables (the observer role of sql/roles.sql), and names what the role may not read.
 
-    The keys of --json: at, database, schema, exact_below, queues (pending, due, with_relay, claimed, delayed, retrying,
-    parked, blocked_keys, oldest_seconds, overdue_seconds), dead (total, by_reason), archive (total), workers, slot,
-    publication, unseen. The services' /status shows the same as `state`.
+    The keys of --json: at, database, schema, exact_below, queues (pending, due, with_relay, claimed, delayed,
+    backing_off, parked, parked_keys, retrying, unsupported, oldest_seconds, overdue_seconds), dead (total, by_reason),
+    archive (total), workers, slot, publication, unseen. The services' /status shows the same as `state`.
 
-    Exit status: 0, also after Ctrl-C; 1 an error of the database; 2 wrong settings or usage.
+    Exit status: 0, also after Ctrl-C; 1 an error of the database, or a role that may read neither messages nor dead
+    letters; 2 wrong settings or usage.
     """
     settings = load_settings(DatabaseSettings, flags, config_file=config)
     if watch_seconds is None:
-        _print(connect_and_read_state(settings), as_json=as_json)
+        state = connect_and_read_state(settings)
+        _print(state, as_json=as_json)
+        if state.blind:
+            raise DatabaseError(
+                "this role may read neither messages nor dead letters: use the observer of sql/roles.sql"
+            )
         return
     with suppress(KeyboardInterrupt):
         _watch(_read_repeatedly(settings, watch_seconds), as_json=as_json)

@@ -12,7 +12,7 @@ from outrider.settings.loading import load_settings
 from outrider.settings.worker import WorkerSettings
 
 
-@click.command(name="worker", context_settings={"max_content_width": 120})
+@click.command(name="worker")
 @click.argument("modules", metavar="MODULE...", nargs=-1, required=True)
 @settings_flags(WorkerSettings, only=WorkerSettings.flags())
 def command(config: str | None, modules: tuple[str, ...], **flags: object) -> None:

@@ -1,10 +1,9 @@
 """
-KombuPublisher: kombu's other transports, such as Redis and Valkey, SQS, or memory for tests.
+KombuPublisher: Redis and Valkey, through kombu's transport.
 
-These transports have no non-blocking send: `publish` only stores the messages, and `do_blocking_work` sends up to
-PIPELINE_MESSAGES of them and reads the answers. On Redis (with kombu 5.7) they go out in one pipeline, and each
-command's own answer decides about its message. Elsewhere, and on Redis with an older kombu, they go one by one, and a
-fanout without listeners is not noticed.
+The transport has no non-blocking send: `publish` only stores the messages, and `do_blocking_work` sends up to
+PIPELINE_MESSAGES of them and reads the answers. With kombu 5.7 they go out in one pipeline, and each command's own
+answer decides about its message. With an older kombu they go one by one, and a fanout without listeners is not noticed.
 
 An unroutable message fails here as it does with AMQP, although kombu's virtual transports would drop it: a message to a
 named exchange without a matching binding, to the default exchange without a queue's name, or to a Redis fanout without

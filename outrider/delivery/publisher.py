@@ -18,8 +18,8 @@ done by `do_blocking_work`. A caller that may block calls both in turn:
 
 A caller that must not block gives the publisher to another thread while `has_blocking_work`.
 
-`open_publisher` chooses the implementation by the URL: pipelined publisher confirms for AMQP, kombu's transports for
-everything else.
+`open_publisher` chooses the implementation by the URL: pipelined publisher confirms for AMQP, kombu's transport for
+Redis and Valkey.
 """
 
 from __future__ import annotations

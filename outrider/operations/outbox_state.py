@@ -13,10 +13,12 @@ in ISO 8601; ages are in seconds.
     queues                      pending: rows of the outbox. Each of them is one of
                                   due (a scheduler may claim it), with_relay (new), claimed (by a scheduler),
                                   parked (behind the head of its ordering key), delayed (no attempt yet: delayed by the
-                                  producer, or deferred by an outage), or backing off after a failure
+                                  producer, or deferred by an outage), or backing_off (after a failure)
+                                parked_keys: ordering keys with parked rows
                                 retrying: rows of any of these that failed at least once
-                                blocked_keys: ordering keys with parked rows
-                                oldest_seconds: age of the oldest row; null without rows
+                                unsupported: rows of any of these with a schema_version that this version does not know:
+                                  they are not sent
+                                oldest_seconds: age of the oldest row that is not delayed; null without one
                                 overdue_seconds: how long the longest due row has been due; null without one
     dead                        total, and by_reason among the newest
     archive                     total of delivered messages that are kept
@@ -63,9 +65,11 @@ class QueueCounts:
     with_relay: int
     claimed: int
     delayed: int
-    retrying: int
+    backing_off: int
     parked: int
-    blocked_keys: int
+    parked_keys: int
+    retrying: int
+    unsupported: int
     oldest_seconds: float | None
     overdue_seconds: float | None
 
@@ -119,6 +123,11 @@ class OutboxState:
     slot: SlotState | None
     publication: PublicationSummary | None
     unseen: dict[str, str]
+
+    @property
+    def blind(self) -> bool:
+        """None of the messages could be seen."""
+        return {"queues", "dead"} <= self.unseen.keys()
 
 
 def read_state(store: Store, *, publication: str, slot: str) -> OutboxState:

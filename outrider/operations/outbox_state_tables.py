@@ -59,8 +59,12 @@ def _queues(state: OutboxState) -> Iterator[Row]:
     yield "  with the relay", as_count(queues.with_relay)
     yield "  claimed", as_count(queues.claimed)
     yield "  delayed", as_count(queues.delayed)
-    yield "  parked", f"{as_count(queues.parked)} behind {as_count(queues.blocked_keys)} blocked keys"
+    yield "  backing off", as_count(queues.backing_off)
+    yield "  parked", f"{as_count(queues.parked)} of {as_count(queues.parked_keys)} keys"
     yield "retrying", as_count(queues.retrying)
+    if queues.unsupported:
+        text = f"{as_count(queues.unsupported)} in a format that this version cannot read: upgrade the services"
+        yield "not sent", Text(text, style="red")
     yield "oldest pending", as_age(queues.oldest_seconds)
     yield "longest overdue", as_age(queues.overdue_seconds)
 

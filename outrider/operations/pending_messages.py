@@ -46,8 +46,8 @@ class PendingMessage(NamedTuple):
     attempts: int
     owner: str
     state: str
-    """relay (the relay publishes it), due, claimed (by a scheduler), parked (behind the head of its ordering key), or
-    waiting (until next_attempt_at)."""
+    """relay (the relay publishes it), due, claimed (by a scheduler), parked (behind the head of its ordering key),
+    waiting (until next_attempt_at), or unsupported (its schema_version is unknown to this version: it is not sent)."""
     behind_head: bool
     """An earlier message of its ordering key is pending."""
     next_attempt_at: datetime | None

@@ -24,6 +24,19 @@ from outrider.version import __version__
 
 F = TypeVar("F", bound=Callable[..., Any])
 
+CONTEXT_SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 120}
+"""For every command; subcommands inherit it."""
+
+
+class HelpfulGroup(click.Group):
+    """Without arguments it shows its help and exits with 0. click itself treats that as an error since 8.2."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        if not args and not ctx.resilient_parsing:
+            click.echo(ctx.get_help())
+            ctx.exit()
+        return super().parse_args(ctx, args)
+
 
 def settings_flags(model: type[DatabaseSettings], *, only: Iterable[str] | None = None) -> Callable[[F], F]:
     """Add --config and a flag for every setting of the model, or only for some. The model checks the values."""

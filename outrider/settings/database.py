@@ -7,6 +7,7 @@ A settings object is frozen and validated. `--help` is made from the description
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, SecretStr, field_validator
@@ -64,7 +65,9 @@ class DatabaseSettings(BaseSettings):
                 conninfo_to_dict(value.get_secret_value())
             except ProgrammingError:
                 # The parser's own message can quote a part of the string, and so of the password.
-                raise ValueError("not a libpq connection string or postgresql:// URL") from None
+                sqlalchemy = re.match(r"(postgres(?:ql)?)\+\w+://", value.get_secret_value())
+                remedy = f": write {sqlalchemy[1]}:// instead of {sqlalchemy[0]}" if sqlalchemy else ""
+                raise ValueError(f"not a libpq connection string or postgresql:// URL{remedy}") from None
         return value
 
     @property

@@ -49,7 +49,9 @@ class BrokerTlsSettings(BaseModel):
 
 
 class ServiceSettings(BrokerTlsSettings, DatabaseSettings):
-    broker_url: SecretStr = Field(description="kombu URL of the broker: amqp://, amqps://, redis://, ...")
+    broker_url: SecretStr = Field(
+        description="URL of the broker: amqp://, amqps://, redis://, rediss:// or sentinel://"
+    )
     name: Name = Field(
         default_factory=lambda: f"{socket.gethostname()[:40]}-{os.getpid()}",
         description="name of this process in logs and in outbox_worker; default: host name and pid",

@@ -13,7 +13,11 @@ from __future__ import annotations
 from typing import NamedTuple
 
 SCHEMA_VERSION = 1
-"""The newest row format that this code understands. Rows of a newer format are left to newer services."""
+OLDEST_SCHEMA_VERSION = 1
+"""
+The newest and the oldest row format that this code understands. Other rows are not sent: they wait for a service that
+understands them. In SQL: the fragment `supported_version`.
+"""
 
 
 class Message(NamedTuple):

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import NamedTuple
 
-from outrider.storage.message import SCHEMA_VERSION, Message
+from outrider.storage.message import Message
 from outrider.storage.query_runner import QueryRunner
 from outrider.storage.service_queries import RUN_LENGTH
 
@@ -29,13 +29,12 @@ class SchedulerQueries(QueryRunner):
             claim=claim,
             batch_size=batch_size,
             lease=timedelta(seconds=lease_seconds),
-            schema_version=SCHEMA_VERSION,
         )
         return [Message._make(row[1:]) for row in rows if row[1] is not None], rows[0][0]
 
     def next_due(self) -> float | None:
         """Seconds until the next row falls due; None when only parked rows or none are left."""
-        seconds = self._value("next_due", schema_version=SCHEMA_VERSION)
+        seconds = self._value("next_due")
         return None if seconds is None else float(seconds)
 
     def defer(self, ids: Sequence[int], *, claim: str, cooldown_seconds: float) -> list[int]:
@@ -52,7 +51,7 @@ class SchedulerQueries(QueryRunner):
 
     def expire(self, *, batch_size: int) -> list[str]:
         """Bury one batch of messages past their expires_at; returns the event type of each."""
-        return self._column("expire", batch_size=batch_size, run_length=RUN_LENGTH, schema_version=SCHEMA_VERSION)
+        return self._column("expire", batch_size=batch_size, run_length=RUN_LENGTH)
 
     def prune_archive(self, *, retention_seconds: float, batch_size: int) -> int:
         return self._prune("prune_archive", retention_seconds, batch_size)

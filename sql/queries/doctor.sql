@@ -27,15 +27,6 @@ SELECT r.rolreplication OR r.rolsuper OR EXISTS (
 -- The identity of the server: the replication connection must reach the same one.
 SELECT system_identifier::text FROM pg_control_system();
 
--- doctor_ages --
--- The age of the publication and of the slot's catalog_xmin, in transactions: a publication that is younger than the
--- slot's position cannot be read from there. slot_age is null when there is no slot.
-SELECT least(age(p.xmin), (SELECT min(age(r.xmin)) FROM pg_publication_rel AS r WHERE r.prpubid = p.oid))
-           AS publication_age,
-       (SELECT age(s.catalog_xmin) FROM pg_replication_slots AS s WHERE s.slot_name = %(slot)s) AS slot_age
-  FROM pg_publication AS p
- WHERE p.pubname = %(publication)s;
-
 -- doctor_prepared_statements --
 -- The names of the prepared statements of this backend.
 SELECT name FROM pg_prepared_statements;

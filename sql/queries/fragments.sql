@@ -19,6 +19,12 @@ CASE WHEN o.next_attempt_at = 'infinity' THEN 9223372036854775807
      ELSE (extract(epoch FROM o.next_attempt_at) * 1000000)::bigint - 946684800000000 END,
 o.attempts, o.owner
 
+-- supported_version --
+-- The row is in a format that this version understands: OLDEST_SCHEMA_VERSION to SCHEMA_VERSION of
+-- outrider/storage/message.py. Other rows are not sent. CASE is for the planner, which expects that half of the
+-- rows meet it. Before the first ANALYZE it would expect hardly any row of a narrow range, and read the whole table.
+CASE WHEN schema_version BETWEEN 1 AND 1 THEN true ELSE false END
+
 -- moved_columns --
 -- The columns that the outbox, the dead letters and the archive have in common beside the id.
 event_id, schema_version, event_type, aggregate_type, aggregate_id, ordering_key, exchange, routing_key, payload,

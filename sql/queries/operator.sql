@@ -20,9 +20,10 @@ AND (NOT %(failed)s::boolean OR o.last_failed_at IS NOT NULL)
 
 -- pending_columns --
 -- Fragment: a pending message without its content. A row whose lease has ended is due. A parked row has no next
--- attempt: Python has no infinite datetime.
+-- attempt: Python has no infinite datetime. A row in an unknown format is never sent.
 o.id, o.event_id::text, o.event_type, o.ordering_key, o.exchange, o.routing_key, o.attempts, o.owner,
-CASE WHEN o.next_attempt_at = 'infinity' THEN 'parked'
+CASE WHEN NOT :supported_version THEN 'unsupported'
+     WHEN o.next_attempt_at = 'infinity' THEN 'parked'
      WHEN o.next_attempt_at <= statement_timestamp() THEN 'due'
      WHEN o.claimed_by IS NOT NULL THEN 'claimed'
      WHEN o.owner = 'relay' THEN 'relay'

@@ -11,7 +11,7 @@
 WITH due AS MATERIALIZED (
     SELECT id, ordering_key FROM :"schema".outbox
      WHERE next_attempt_at <= statement_timestamp()
-       AND schema_version <= %(schema_version)s
+       AND :supported_version
      ORDER BY next_attempt_at
      LIMIT %(batch_size)s
        FOR UPDATE SKIP LOCKED
@@ -47,7 +47,7 @@ SELECT behind.parked, :message_columns
 -- Seconds until the next row falls due; negative if it is overdue, null if there is none or only parked rows.
 SELECT extract(epoch FROM min(next_attempt_at) - clock_timestamp())::float8
   FROM :"schema".outbox
- WHERE next_attempt_at < 'infinity' AND schema_version <= %(schema_version)s;
+ WHERE next_attempt_at < 'infinity' AND :supported_version;
 
 -- defer --
 -- Let claimed rows wait for the cooldown after a broker outage. No attempt is spent.
@@ -88,7 +88,7 @@ WITH doomed AS MATERIALIZED (
     SELECT *, 'expired' AS reason, NULL AS error, 0 AS spent FROM :"schema".outbox
      WHERE expires_at <= statement_timestamp()
        AND ((owner = 'scheduler' AND claimed_by IS NULL) OR next_attempt_at <= statement_timestamp())
-       AND schema_version <= %(schema_version)s
+       AND :supported_version
      ORDER BY expires_at
      LIMIT %(batch_size)s
        FOR UPDATE SKIP LOCKED

@@ -66,10 +66,14 @@ def test_the_state_is_shown_as_json_and_as_tables(stage: Stage) -> None:
         "with_relay": 1,
         "claimed": 2,
         "delayed": 2,
-        "retrying": 2,
+        "backing_off": 2,
         "parked": 2,
-        "blocked_keys": 1,
+        "parked_keys": 1,
+        "retrying": 2,
+        "unsupported": 0,
     }
+    parts = ("due", "with_relay", "claimed", "delayed", "backing_off", "parked")
+    assert sum(document["queues"][part] for part in parts) == document["queues"]["pending"]
     assert document["dead"] == {"total": 1, "by_reason": {"rejected": 1}}
     assert document["archive"] == {"total": 0}
     assert [(worker["name"], worker["role"], worker["stale"]) for worker in document["workers"]] == [
@@ -88,7 +92,7 @@ def test_the_state_is_shown_as_json_and_as_tables(stage: Stage) -> None:
     for words in (
         "pending 11",
         "due 2",
-        "parked 2 behind 1 blocked keys",
+        "parked 2 of 1 keys",
         "dead 1 (1 rejected)",
         "relay relay-1 active alpha 4711 0.1",
         "60 min ago, stale",
@@ -117,6 +121,10 @@ def test_a_missing_slot_is_null_and_what_a_role_may_not_read_is_named(bare_stage
         shown = run_outrider("status", env={"OUTRIDER_DATABASE_URL": dsn, "COLUMNS": "160"})
         assert shown.returncode == 0
         assert "cannot read it: PostgreSQL: permission denied for table outbox_archive" in shown.stdout
+        connection.execute(sql.SQL("REVOKE SELECT ON outbox FROM {}").format(clerk))
+        blind = run_outrider("status", env={"OUTRIDER_DATABASE_URL": dsn})
+        assert blind.returncode == 1
+        assert "this role may read neither messages nor dead letters" in blind.stderr
     finally:
         connection.execute(sql.SQL("DROP OWNED BY {}").format(clerk))
         connection.execute(sql.SQL("DROP ROLE {}").format(clerk))

@@ -48,7 +48,7 @@ def test_wrong_settings_are_an_error_of_one_line(database: Database) -> None:
     done = Site(database.dsn, {"SERVICES": {"BROKER": "amqp://"}}).manage("outbox_retry_scheduler", "--skip-checks")
     assert done.returncode == 2
     assert done.stderr == ("CommandError: OUTRIDER['SERVICES']: unknown setting 'BROKER' (did you mean BROKER_URL?)\n")
-    done = Site(database.dsn, {"SLOT": None}).manage("outbox_relay", "--broker-url", "memory://")
+    done = Site(database.dsn, {"SLOT": None}).manage("outbox_relay", "--broker-url", "amqp://127.0.0.1:1")
     assert (done.returncode, done.stderr) == (
         2,
         "CommandError: OUTRIDER['SLOT'] or OUTRIDER['PUBLICATION'] is None: this project runs no relay\n",

@@ -229,6 +229,16 @@ def test_a_project_with_packages_of_the_same_names_sends_and_receives(adopter: A
         assert service.end(signal.SIGTERM, 60) == 0
 
 
+def test_a_command_without_its_extra_says_in_one_line_what_to_install(distribution: Path, tmp_path: Path) -> None:
+    venv.create(tmp_path, with_pip=True)
+    (wheel,) = distribution.glob("*.whl")
+    _run([str(tmp_path / "bin" / "pip"), "install", "--quiet", str(wheel)], cwd=tmp_path)
+    for command in ("outrider", "cdc-relay", "retry-scheduler"):
+        done = subprocess.run([tmp_path / "bin" / command, "--help"], check=False, capture_output=True, text=True)
+        assert done.returncode == 2
+        assert done.stderr == f"{command}: error: click is not installed: pip install 'outrider[services]'\n"
+
+
 def test_django_lets_a_project_call_its_applications_producer_and_consumer(scripts: Path, tmp_path: Path) -> None:
     for name in ("producer", "consumer", "outbox"):
         _run([str(scripts / "django-admin"), "startapp", name], cwd=tmp_path, env={"PATH": os.environ["PATH"]})

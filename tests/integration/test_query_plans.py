@@ -16,7 +16,6 @@ from typing import Any, LiteralString
 import psycopg
 import pytest
 
-from outrider.storage.message import SCHEMA_VERSION
 from outrider.storage.service_queries import RUN_LENGTH
 from outrider.storage.sql_files import Queries
 from tests.fixtures.database import Database
@@ -29,11 +28,10 @@ CLAIM: dict[str, Any] = {
     "claim": "s/1",
     "batch_size": 500,
     "lease": timedelta(seconds=60),
-    "schema_version": SCHEMA_VERSION,
 }
 HOT_PATH: Mapping[str, dict[str, Any]] = {
     "claim_due": CLAIM,
-    "next_due": {"schema_version": SCHEMA_VERSION},
+    "next_due": {},
     "settle": {"ids": IDS, "claim": "s/1", "run_length": RUN_LENGTH},
     "settle_unfollowed": {"ids": IDS, "claim": None},
     "settle_to_archive": {"ids": IDS, "claim": "s/1", "run_length": RUN_LENGTH},
@@ -49,7 +47,7 @@ HOT_PATH: Mapping[str, dict[str, Any]] = {
     "defer": {"ids": IDS, "claim": "s/1", "cooldown": timedelta(seconds=30)},
     "release": {"ids": IDS, "claim": "s/1"},
     "unpark_heads": {},
-    "expire": {"batch_size": 1000, "run_length": RUN_LENGTH, "schema_version": SCHEMA_VERSION},
+    "expire": {"batch_size": 1000, "run_length": RUN_LENGTH},
     "sample": {"most": 1000},
     "prune_archive": {"retention": timedelta(days=1), "batch_size": 1000},
     "prune_dead_letters": {"retention": timedelta(days=1), "batch_size": 1000},

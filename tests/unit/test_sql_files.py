@@ -10,7 +10,7 @@ import pytest
 
 from outrider.storage import sql_files
 from outrider.storage.decision import DEAD_LETTER_REASONS
-from outrider.storage.message import Message
+from outrider.storage.message import OLDEST_SCHEMA_VERSION, SCHEMA_VERSION, Message
 from outrider.storage.sql_files import Queries, migrations, script, sql_directory
 
 WEIRD = 'we"ird %s'
@@ -80,3 +80,8 @@ def test_every_migration_records_itself() -> None:
     for migration in migrations():
         sql = script(migration.path, schema="public")
         assert re.search(rf"outbox_migration \(version, name\) VALUES\s*\({migration.version}, ", sql), migration
+
+
+def test_the_supported_versions_are_the_same_in_sql_and_in_python() -> None:
+    condition = f"schema_version BETWEEN {OLDEST_SCHEMA_VERSION} AND {SCHEMA_VERSION}"
+    assert condition in Queries("public")["claim_due"]

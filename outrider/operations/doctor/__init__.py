@@ -4,7 +4,7 @@ The doctor: finds what is wrong with an outbox, or soon will be, and says what t
 Each module has the checks of one theme, as pure functions of facts; `pooler`, `database` and `broker` read the facts
 and run the checks. The doctor only reads, over its own connections: one to the database (behind a pooler a second one,
 and one to PgBouncer's console), one in replication mode, one to each broker host if broker_url is set. It creates,
-changes and publishes nothing. A fact that the role may not read becomes a warning, and the other checks go on.
+changes and publishes nothing. A check whose facts cannot be read is `unknown`, and the others go on.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from outrider.errors import DatabaseError
 from outrider.operations.diagnostic_queries import Unavailable
 from outrider.operations.doctor.broker import BrokerCheck, Route
 from outrider.operations.doctor.database import DatabaseCheck
-from outrider.operations.doctor.finding import Finding, failed, not_checked
+from outrider.operations.doctor.finding import Finding, failed, not_checked, unknown
 from outrider.operations.doctor.options import DoctorOptions, DoctorSettings
 from outrider.operations.doctor.pooler import check_pooler, find_pooler
 from outrider.storage.connection import connect
@@ -51,7 +51,9 @@ def _findings(settings: DoctorSettings, options: DoctorOptions, broker: BrokerCh
                 routes = database.routes()
     except DatabaseError as error:
         yield failed("database", str(error), "check that PostgreSQL is running and that database_url is right")
-    if broker is not None:
+    if broker is None:
+        yield unknown("broker", "not examined: broker_url is not set", "set broker_url")
+    else:
         if isinstance(routes, Unavailable):
             yield not_checked("exchanges", routes)
             routes = []

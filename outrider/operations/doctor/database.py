@@ -94,7 +94,6 @@ class DatabaseCheck:
         )
 
     def _check_slot(self, found: SlotState | None) -> Iterator[Finding]:
-        names = {"publication": self._settings.publication, "slot": self._settings.slot}
         use = self._use
         if isinstance(use, Unavailable):
             yield not_checked("max_replication_slots", use)
@@ -104,8 +103,6 @@ class DatabaseCheck:
         yield slot.check_slot(found, self._settings.slot, self._server.database)
         if found is None:
             return
-        for ages in fetch(self._store, publication.CatalogAges, "doctor_ages", **names):
-            yield from publication.check_age(ages, found)
         yield slot.check_reader(found)
         if not found.lost:
             yield slot.check_retained(found, self._limits)
@@ -160,4 +157,5 @@ class DatabaseCheck:
             return
         if not isinstance(queues, Unavailable):
             yield services.check_scheduler(queues, workers)
+            yield from services.check_schema_versions(queues)
         yield services.check_workers(workers)

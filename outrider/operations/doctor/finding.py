@@ -8,7 +8,7 @@ from typing import Literal, NamedTuple
 
 from outrider.operations.diagnostic_queries import Unavailable
 
-Level = Literal["ok", "warning", "failed"]
+Level = Literal["ok", "unknown", "warning", "failed"]
 
 
 class Finding(NamedTuple):
@@ -28,7 +28,7 @@ def ok(check: str, found: str) -> Finding:
 
 
 def warning(check: str, found: str, remedy: str) -> Finding:
-    """It works now and may fail later; or it could not be checked."""
+    """It works now and may fail later."""
     return Finding(check, "warning", found, remedy)
 
 
@@ -37,5 +37,10 @@ def failed(check: str, found: str, remedy: str) -> Finding:
     return Finding(check, "failed", found, remedy)
 
 
+def unknown(check: str, found: str, remedy: str) -> Finding:
+    """It could not be examined."""
+    return Finding(check, "unknown", found, remedy)
+
+
 def not_checked(check: str, fact: Unavailable) -> Finding:
-    return warning(check, f"could not be checked: {fact.reason}", "connect as the observer role of sql/roles.sql")
+    return unknown(check, f"could not be checked: {fact.reason}", "connect as the observer role of sql/roles.sql")

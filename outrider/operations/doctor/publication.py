@@ -1,26 +1,16 @@
 """
-The publication: does it exist, does it publish exactly what the relay reads, and can the slot find it?
+The publication: does it exist, and does it publish exactly what the relay reads?
+
+A slot does not find a publication that was created after it. That is not checked: PostgreSQL does not say when either
+was created (beside another slot, a slot's catalog_xmin is older than the slot), and the relay replaces such a slot.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
-
-from outrider.operations.doctor.finding import Finding, failed, ok, warning
-from outrider.operations.setup.facts import PublicationShape, SlotState
+from outrider.operations.doctor.finding import Finding, failed, ok
+from outrider.operations.setup.facts import PublicationShape
 
 CHECK = "publication"
-AGE_CHECK = "publication before slot"
-
-
-@dataclass(frozen=True, slots=True)
-class CatalogAges:
-    """Ages in transactions."""
-
-    publication_age: int
-    slot_age: int | None
-    """Of the oldest catalog that the slot can still read; None: no slot, or a lost one."""
 
 
 def check_publication(shape: PublicationShape | None, schema: str, publication: str) -> Finding:
@@ -33,22 +23,3 @@ def check_publication(shape: PublicationShape | None, schema: str, publication: 
         )
         return failed(CHECK, problem, remedy)
     return ok(CHECK, f"{publication} publishes exactly the inserts into {schema}.outbox")
-
-
-def check_age(ages: CatalogAges, slot: SlotState) -> Iterator[Finding]:
-    """
-    A slot decodes with the catalog of its position: it does not find a publication that was created later.
-
-    A slot that a relay reads has found it. Otherwise a publication that seems younger can still be older: a long
-    transaction that ran while the slot was created makes the slot reserve an older catalog than it reads.
-    """
-    if ages.slot_age is None:
-        return
-    if slot.active or ages.publication_age > ages.slot_age:
-        yield ok(AGE_CHECK, f"slot {slot.name} can find the publication")
-    else:
-        yield warning(
-            AGE_CHECK,
-            f"the publication was created or changed after slot {slot.name}, which may not find it",
-            "start the relay, which replaces such a slot, or drop the slot and run `outrider setup`",
-        )

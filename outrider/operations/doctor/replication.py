@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from psycopg.conninfo import make_conninfo
 
 from outrider.errors import DatabaseError
-from outrider.operations.doctor.finding import Finding, failed, ok, warning
+from outrider.operations.doctor.finding import Finding, failed, ok, unknown, warning
 from outrider.storage.connection import connect, database_errors
 
 CHECK = "replication connection"
@@ -82,6 +82,12 @@ def check_connection(probed: ReplicationProbe, *, database: str, system: str | N
             CHECK,
             f"replication_url leads to the database {probed.database}, database_url to {database}",
             "correct one of them",
+        )
+    if system is None:
+        return unknown(
+            CHECK,
+            f"opened, directly to a database {database}; whether it is the server of database_url could not be read",
+            "GRANT EXECUTE ON FUNCTION pg_control_system TO this role",
         )
     return ok(CHECK, f"opened, directly to the database {database}")
 

@@ -1,14 +1,15 @@
 """
-The services: which are running, and does a scheduler process the due rows?
+The services: which are running, does a scheduler process the due rows, and can the rows be read?
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from outrider.operations.doctor.finding import Finding, ok, warning
 from outrider.operations.human_readable import as_age, as_count
 from outrider.operations.outbox_state import QueueCounts, ServicePresence
+from outrider.storage.message import OLDEST_SCHEMA_VERSION, SCHEMA_VERSION
 
 LONG_OVERDUE_SECONDS = 60.0
 
@@ -28,6 +29,17 @@ def check_scheduler(queues: QueueCounts, workers: Sequence[ServicePresence]) -> 
     if running:
         return ok("scheduler", f"{running} running, {as_count(queues.due)} rows are due")
     return ok("scheduler", "none is running, and no row is due")
+
+
+def check_schema_versions(queues: QueueCounts) -> Iterator[Finding]:
+    """No finding if every row can be read."""
+    if queues.unsupported:
+        yield warning(
+            "schema_version",
+            f"{as_count(queues.unsupported)} rows have a schema_version that this version of outrider cannot read (it "
+            f"reads {OLDEST_SCHEMA_VERSION} to {SCHEMA_VERSION}); they are not sent",
+            "upgrade relay, scheduler and this command to the version of the application that wrote the rows",
+        )
 
 
 def check_workers(workers: Sequence[ServicePresence]) -> Finding:

@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from outrider.operations.doctor.finding import Finding, failed, ok, warning
+from outrider.operations.doctor.finding import Finding, failed, ok, unknown, warning
 from outrider.operations.doctor.server import Limits
 from outrider.storage.sql_files import script
 
@@ -109,7 +109,7 @@ def check_oldest_transaction(oldest: OldestTransaction, longest_seconds: float) 
             "end it, or set idle_in_transaction_session_timeout",
         )
     if oldest.hidden:
-        return warning(
+        return unknown(
             check,
             f"the transactions of {oldest.hidden} sessions of other roles could not be checked",
             "GRANT pg_read_all_stats TO this role, or connect as the observer role of sql/roles.sql",
