@@ -108,7 +108,7 @@ def outbox(monkeypatch: pytest.MonkeyPatch) -> OutboxRecorder:
 
     monkeypatch.setattr(Outbox, "write_row", write_row)
     monkeypatch.setattr(Outbox, "write_rows", write_rows)
-    _record_tasks(monkeypatch)
+    _record_tasks(monkeypatch, recorder)
     return recorder
 
 
@@ -152,14 +152,20 @@ def drain_outbox(request: pytest.FixtureRequest) -> Callable[..., list[Published
     return drain
 
 
-def _record_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
+def _record_tasks(monkeypatch: pytest.MonkeyPatch, recorder: OutboxRecorder) -> None:
     """Where Celery is installed, tasks are captured as if in a transaction."""
     try:
         from outrider.producer.celery.task_outbox import TaskOutbox
     except ImportError:
         return
 
+    def waiting_task_id(self: TaskOutbox, handle: Any, dedup_key: str) -> Any:  # noqa: ARG001
+        [waiting] = [each for each in recorder.tasks if each.dedup_key == dedup_key]
+        return waiting.headers.get("id") or waiting.row["event_id"]
+
     monkeypatch.setattr(TaskOutbox, "_handle_in_transaction", lambda self: "a transaction")  # noqa: ARG005
+    monkeypatch.setattr(TaskOutbox, "_may_read_waiting_task", lambda self, handle: True)  # noqa: ARG005
+    monkeypatch.setattr(TaskOutbox, "_waiting_task_id", waiting_task_id)
 
 
 def _awaitable_if_async(handle: Any, result: Any) -> Any:

@@ -66,7 +66,7 @@ def duration_or_time(value: str) -> float | datetime:
 
 
 def message_id(value: str) -> int | str:
-    """A row id, or an event_id."""
+    """A row id, an event_id or a task id."""
     with _usage_errors():
         return parse_message_id(value)
 

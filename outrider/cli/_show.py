@@ -16,6 +16,7 @@ from outrider.settings.database import MessageCommandSettings
 from outrider.settings.loading import load_settings
 from outrider.storage.connection import connect
 from outrider.storage.store import Store
+from outrider.storage.task_id import task_id_of
 
 
 @contextmanager
@@ -32,5 +33,7 @@ def open_store_and_redactor(config: str | None, flags: Mapping[str, object]) -> 
 def print_message(
     summary: Mapping[str, Any], content: StoredContent, redact: Redact | None, *, with_payload: bool, as_json: bool
 ) -> None:
-    fields = {**summary, **content.visible_fields(str(summary["event_type"]), redact, with_payload=with_payload)}
+    shown = content.visible_fields(str(summary["event_type"]), redact, with_payload=with_payload)
+    task_id = task_id_of(str(summary["event_id"]), shown["headers"], shown["properties"])
+    fields = {**summary, **({"task_id": task_id} if task_id else {}), **shown}
     (print_json if as_json else print_fields)(fields)

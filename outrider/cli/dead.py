@@ -121,7 +121,7 @@ def list_command(config: str | None, grouped: bool, limit: int, as_json: bool, *
 @json_flag
 @redactor_flags
 def show_command(ident: int | str, config: str | None, with_payload: bool, as_json: bool, **flags: object) -> None:
-    """Show one dead letter, by its id or event_id. A redactor, if set, redacts the payload."""
+    """Show one dead letter, by its id, event_id or task id. A redactor, if set, redacts the payload."""
     with open_store_and_redactor(config, flags) as (store, redact):
         found = dead_letters.find_with_content(store, DeadLetterSelection(ids=[ident]))
     if found is None:

@@ -84,7 +84,7 @@ def list_command(config: str | None, limit: int, as_json: bool, **given: Any) ->
 @json_flag
 @redactor_flags
 def show_command(ident: int | str, config: str | None, with_payload: bool, as_json: bool, **flags: object) -> None:
-    """Show one message, by its id or event_id. A redactor, if set, redacts the payload."""
+    """Show one message, by its id, event_id or task id. A redactor, if set, redacts the payload."""
     with open_store_and_redactor(config, flags) as (store, redact):
         found = pending_messages.find_with_content(store, PendingSelection(ids=[ident]))
     if found is None:

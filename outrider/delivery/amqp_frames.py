@@ -28,7 +28,7 @@ _FRAME_END = b"\xce"
 _METHOD = Struct(">BHIHH")  # frame type, channel, size, class and number of the method
 _HEADER = Struct(">cBHIHHQ")  # end of the frame before, frame type, channel, size, class, weight, size of the body
 _BODY = Struct(">cBHI")  # end of the frame before, frame type, channel, size
-_MANDATORY, _IMMEDIATE = True, False
+_IMMEDIATE = False
 
 
 class Envelope(NamedTuple):
@@ -46,7 +46,7 @@ def encode_envelope(order: int, message: Message, now: int, frame_max: int) -> E
     """Encode a row as it is to be sent at `now` (server time)."""
     broker_message = to_broker_message(message, now)
     exchange, message_id = broker_message.exchange, broker_message.properties["message_id"]
-    arguments = _publish_arguments(exchange, broker_message.routing_key)
+    arguments = _publish_arguments(exchange, broker_message.routing_key, broker_message.mandatory)
     encoded = encode_properties(broker_message)
     if len(encoded) + _HEADER_FRAME_OVERHEAD > frame_max:
         # The broker would close the connection.
@@ -73,10 +73,10 @@ def frames_of(channel: int, envelope: Envelope, frame_max: int) -> list[bytes]:
 
 
 @lru_cache(ROUTES_CACHED)
-def _publish_arguments(exchange: str, routing_key: str) -> bytes:
+def _publish_arguments(exchange: str, routing_key: str, mandatory: bool) -> bytes:
     """The arguments of basic.publish: the same for every message of a route."""
     try:
-        encoded: bytes = dumps("Bssbb", (0, exchange, routing_key, _MANDATORY, _IMMEDIATE))
+        encoded: bytes = dumps("Bssbb", (0, exchange, routing_key, mandatory, _IMMEDIATE))
     except Exception as error:
         raise UndecodableMessage("its exchange or routing key is longer than AMQP's 255 bytes") from error
     return encoded

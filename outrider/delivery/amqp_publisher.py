@@ -1,8 +1,8 @@
 """
 AmqpPublisher: pipelined publisher confirms for RabbitMQ and other AMQP 0-9-1 brokers.
 
-Messages are sent on the main channel, any number in flight. Every message is `mandatory`: the broker returns an
-unroutable one instead of dropping it.
+Messages are sent on the main channel, any number in flight. A message is `mandatory`, unless its row says otherwise:
+the broker returns an unroutable one instead of dropping it.
 
 Isolation: a message can make the broker close the channel (an unknown exchange, say). The broker then ignores what was
 sent after it, and does not name it. The main channel is reopened, and all unanswered messages are sent again on the

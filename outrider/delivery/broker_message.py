@@ -59,6 +59,9 @@ class BrokerMessage(NamedTuple):
     headers: dict[str, Any]
     properties: dict[str, Any]
     """AMQP basic properties without the headers; `expiration` is AMQP's string of milliseconds."""
+    mandatory: bool = True
+    """False: the message may vanish where no queue takes it. The row says so, with `"mandatory": false` among its
+    properties: events of Celery and messages to its fanout exchanges."""
 
 
 def to_broker_message(message: Message, now: int) -> BrokerMessage:
@@ -73,6 +76,9 @@ def to_broker_message(message: Message, now: int) -> BrokerMessage:
         "timestamp": to_unix_seconds(message.created_at),
     }
     given = _parse_object(message.properties, "properties")
+    mandatory = given.pop("mandatory", True)
+    if not isinstance(mandatory, bool):
+        raise UndecodableMessage(f"property mandatory is a {type(mandatory).__name__}")
     if given:
         _set_given(given, properties)
     if message.expires_at is not None or "expiration" in properties:
@@ -82,7 +88,7 @@ def to_broker_message(message: Message, now: int) -> BrokerMessage:
     exchange, routing_key = message.exchange, message.routing_key
     if "celery_delayed_" in exchange:
         exchange, routing_key = _delayed_route(exchange, routing_key, headers.get("eta"), now)
-    return BrokerMessage(exchange, routing_key, headers, properties)
+    return BrokerMessage(exchange, routing_key, headers, properties, mandatory)
 
 
 def _parse_object(text: str, column: str) -> dict[str, Any]:

@@ -7,9 +7,9 @@ answer decides about its message. With an older kombu they go one by one, and a 
 
 An unroutable message fails here as it does with AMQP, although kombu's virtual transports would drop it: a message to a
 named exchange without a matching binding, to the default exchange without a queue's name, or to a Redis fanout without
-listeners. Bindings come from the row's `declarations`, or were declared by another client before. Only the connection
-that declared an exchange knows its type, so rows for topic and fanout exchanges need declarations. A Redis queue is a
-list that need not exist: the default exchange always accepts.
+listeners. A message that is not mandatory is confirmed instead. Bindings come from the row's `declarations`, or were
+declared by another client before. Only the connection that declared an exchange knows its type, so rows for topic and
+fanout exchanges need declarations. A Redis queue is a list that need not exist: the default exchange always accepts.
 """
 
 from __future__ import annotations
@@ -139,7 +139,7 @@ class KombuPublisher(Publisher):
                 if added := len(batch.pipeline) - before:
                     commands.append((message, broker_message, added))
                 else:
-                    self._add_outcome(message, _no_route(broker_message))
+                    self._add_outcome(message, _unrouted(broker_message))
             answers = iter(batch.pipeline.execute(raise_on_error=False))
         except BrokerOutage:
             raise
@@ -163,7 +163,7 @@ class KombuPublisher(Publisher):
             self._fail(message, errors[0])
         else:
             # LPUSH answers the length of the list, PUBLISH the number of listeners.
-            self._add_outcome(message, None if any(answers) else _no_route(broker_message))
+            self._add_outcome(message, None if any(answers) else _unrouted(broker_message))
 
     def _send_one(self, message: Message, broker_message: BrokerMessage) -> None:
         try:
@@ -174,7 +174,7 @@ class KombuPublisher(Publisher):
                 )
                 self._add_outcome(message, None)
             else:
-                self._add_outcome(message, _no_route(broker_message))
+                self._add_outcome(message, _unrouted(broker_message))
         except Exception as error:
             self._fail(message, error)
 
@@ -251,7 +251,10 @@ def _has_destination(broker_message: BrokerMessage) -> bool:
     return bool(broker_message.exchange or broker_message.routing_key)
 
 
-def _no_route(broker_message: BrokerMessage) -> Failure:
+def _unrouted(broker_message: BrokerMessage) -> Failure | None:
+    """The outcome of a message that no queue takes: a failure, unless the message may vanish."""
+    if not broker_message.mandatory:
+        return None
     return failure(
         "NoRoute", f"no queue for exchange {broker_message.exchange!r} and routing key {broker_message.routing_key!r}"
     )

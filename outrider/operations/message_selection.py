@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from uuid import UUID
+
+from outrider.storage.task_id import event_id_of_task
 
 LARGEST_ID = 2**63 - 1
 
@@ -40,13 +41,13 @@ class MessageSelection:
 
 
 def parse_message_id(text: str) -> int | str:
-    """A row id, or an event_id in its canonical form. ValueError for anything else."""
-    if text.isascii() and text.isdecimal() and int(text[:20]) <= LARGEST_ID:
-        return int(text)
-    try:
-        return str(UUID(text))
-    except ValueError:
-        raise ValueError(f"{text!r} is neither a row's id nor an event_id") from None
+    """A row id; or an event_id in its canonical form, also for the id of a Celery task. ValueError if it is none."""
+    if text.isascii() and text.isdecimal():
+        if int(text[:20]) <= LARGEST_ID:
+            return int(text)
+    elif text.strip():
+        return str(event_id_of_task(text))
+    raise ValueError(f"{text!r} is neither a row's id nor an event_id nor a task id")
 
 
 def like_pattern(glob: str | None) -> str | None:

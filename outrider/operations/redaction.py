@@ -5,8 +5,11 @@ A redactor is a function of the application, named by its dotted path:
 
     redact(event_type, payload, headers) -> what operators may see
 
-`payload` is a decoded copy that the function may change. If the function raises, or the payload cannot be decoded, the
-payload is hidden.
+`payload` is a decoded copy that the function may change: of JSON the values, of text the str, of other types the bytes.
+If the function raises, or the payload cannot be decoded, the payload is hidden.
+
+Bodies that are compressed, or serialized by Celery as pickle, YAML or msgpack, are never unpacked here. The function
+does not get them; their size and type are shown.
 """
 
 from __future__ import annotations
@@ -20,6 +23,11 @@ from typing import Any
 Redact = Callable[[str, Any, Mapping[str, Any]], Any]
 
 HIDDEN = "<hidden>"
+COMPRESSION_HEADER = "compression"
+"""kombu's header that names the compression of the body."""
+
+# kombu's content types of bodies that only Celery's own serializers can read.
+_SERIALIZED = frozenset({"application/x-python-serialize", "application/x-yaml", "application/x-msgpack"})
 
 
 def load_redactor(path: str) -> Redact:
@@ -38,12 +46,18 @@ def load_redactor(path: str) -> Redact:
 def redacted(
     redact: Redact | None, event_type: str, payload: bytes, content_type: str, headers: Mapping[str, Any]
 ) -> str:
-    """The payload as operators may see it. Without a redactor: only its size and content type."""
-    if redact is None:
-        return f"<{len(payload)} bytes of {content_type}>"
+    """The payload as operators may see it. Without a redactor: only its size, content type and compression."""
+    compression = headers.get(COMPRESSION_HEADER)
+    if redact is None or compression or content_type in _SERIALIZED:
+        compressed = f", compressed as {compression}" if compression else ""
+        return f"<{len(payload)} bytes of {content_type}{compressed}>"
+    try:
+        decoded = _decode(payload, content_type)
+    except (ValueError, RecursionError):
+        return HIDDEN
     try:
         # Decoded for this call only: the redactor changes a copy.
-        shown = redact(event_type, _decode(payload, content_type), dict(headers))
+        shown = redact(event_type, decoded, dict(headers))
         return shown if isinstance(shown, str) else json.dumps(shown, default=str, ensure_ascii=False)
     except Exception as error:
         # Only the class is logged: the text of the error may quote the payload.

@@ -7,24 +7,27 @@ Some messages go to the broker directly, whatever the settings:
 - excluded tasks;
 - outside a transaction: what a worker sends for Celery itself, such as the callbacks and errbacks of a finished task
   and the rest of its chain. These belong to the message that the worker holds, not to an application's transaction;
-- `Task.retry` and `Task.replace`, also inside a transaction: the exception that they raise would roll the row back.
+- `Task.retry` and `Task.replace` in a worker, also inside a transaction: the exception that they raise would roll the
+  row back.
 
-A call in the body of a task is captured like any other call.
+A call in the body of a task is captured like any other call, also in a task that runs eagerly (`task.apply()`).
 """
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
 from threading import local
 from typing import Any
 
 from celery import Celery, signals
 from celery.app.registry import TaskRegistry
+from celery.utils import uuid
 
 from outrider.producer.celery.capture import CapturingProducer
+from outrider.producer.celery.dedup import DEDUP_KEY, DuplicateTask, check_options
 from outrider.producer.celery.description import DescribingAMQP
 from outrider.producer.celery.results import create_no_tables, defer_subscriptions
 from outrider.producer.celery.task_outbox import TaskOutbox
@@ -43,14 +46,16 @@ def _set(variable: ContextVar[bool]) -> Iterator[None]:
 
 
 class DirectRetry:
-    """Mixed into tasks: retry and replace go to the broker directly."""
+    """Mixed into tasks: retry and replace go to the broker directly. An eager task runs the other one right there."""
+
+    request: Any
 
     def retry(self, *args: Any, **kwargs: Any) -> Any:
-        with _set(_sends_direct):
+        with nullcontext() if self.request.is_eager else _set(_sends_direct):
             return super().retry(*args, **kwargs)  # type: ignore[misc]
 
     def on_replace(self, sig: Any) -> Any:
-        with _set(_sends_direct):
+        with nullcontext() if self.request.is_eager else _set(_sends_direct):
             return super().on_replace(sig)  # type: ignore[misc]
 
 
@@ -71,16 +76,21 @@ class Capturing:
     is_worker = False
     conf: Any
     current_worker_task: Any
+    AsyncResult: Any
     _outbox_local: local
 
     def producer_or_acquire(self, producer: Any = None) -> Any:
         if producer is None and not _sends_direct.get():
-            producer = self.outbox.producer(self._sends_for_itself)
+            producer = self._capturing_producer()
             if producer is not None:
                 return producer
         return super().producer_or_acquire(producer)  # type: ignore[misc]
 
     default_producer = producer_or_acquire  # Celery's alias
+
+    def _capturing_producer(self) -> CapturingProducer | None:
+        """None where the call goes to the broker directly."""
+        return self.outbox.producer(self._sends_for_itself, lambda: str(self.conf.event_exchange))
 
     def _sends_for_itself(self) -> bool:
         """Whether this is a worker outside the body of a task, where only Celery's own code sends."""
@@ -88,6 +98,11 @@ class Capturing:
 
     def send_task(self, name: str, *args: Any, **options: Any) -> Any:
         send: Callable[..., Any] = super().send_task  # type: ignore[misc]
+        # What a worker sends for Celery was checked by the call that enqueued it.
+        if not self._sends_for_itself():
+            check_options(options)
+        if options.get(DEDUP_KEY) is not None:
+            return self._send_once(send, name, *args, **options)
         if not self.outbox.excludes(name):
             return send(name, *args, **options)
         # A group hands its capturing producer to each of its tasks.
@@ -95,6 +110,29 @@ class Capturing:
             options["producer"] = None
         with _set(_sends_direct):
             return send(name, *args, **options)
+
+    def _send_once(self, send: Callable[..., Any], name: str, *args: Any, **options: Any) -> Any:
+        """
+        Enqueue a task that has a dedup_key; returns its AsyncResult, with `new` as in a Receipt.
+
+        If a task with the key waits already, the result is that task's and `new` is False. Where the database role may
+        not read the outbox, that result has the id of this call, which is not enqueued.
+        """
+        direct = self.outbox.excludes(name) or _sends_direct.get()
+        direct = direct or any(options.get(given) is not None for given in ("producer", "publisher", "connection"))
+        producer = None if direct else self._capturing_producer()
+        if producer is None:
+            raise ValueError(f"{name}: dedup_key needs the outbox, and this call goes to the broker directly")
+        task_id = options.get("task_id") or uuid()
+        try:
+            result = send(name, *args, **options | {"task_id": task_id, "producer": producer})
+        except DuplicateTask as duplicate:
+            made_by = options.get("result_cls") or self.AsyncResult
+            result = made_by(duplicate.waiting_task_id or task_id)
+            result.new = False
+        else:
+            result.new = producer.new
+        return result
 
     @property
     def backend(self) -> Any:

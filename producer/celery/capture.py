@@ -2,7 +2,8 @@
 CapturingProducer: stands in for the kombu producer that Celery publishes with, and makes a row of each message.
 
 `publish` does what kombu's does before it sends: serialize, compress, choose the delivery mode. The rows of one `with`
-block are written together at its end, so that a group takes one round trip.
+block are written together at its end, so that a group takes one round trip. A row with a dedup_key is written at once:
+if it is a duplicate, the call must end there.
 """
 
 from __future__ import annotations
@@ -13,7 +14,6 @@ from contextlib import AbstractContextManager, nullcontext
 from datetime import datetime
 from types import TracebackType
 from typing import Any
-from uuid import UUID
 
 import kombu.utils.json
 from kombu import compression as kombu_compression
@@ -21,11 +21,14 @@ from kombu import entity, messaging, serialization
 from kombu.utils import functional
 
 from outrider.producer.celery.declarations import Declarations
-from outrider.producer.encoding import check_json, quick_encoder
+from outrider.producer.encoding import check_json, check_text, quick_encoder
 from outrider.producer.event import parse_event_id, split_moment
 from outrider.producer.row import Row, make_row
+from outrider.storage.task_id import event_id_of_task
 
 Write = Callable[[list[Row]], None]
+WriteOnce = Callable[[Row], bool | None]
+"""Writes a row with a dedup_key. Returns whether it was written (None: not known yet); raises DuplicateTask."""
 AddContext = Callable[[Row, dict[str, Any]], None]
 """Adds the context of the moment to a row and to its headers."""
 
@@ -49,19 +52,25 @@ class CapturingProducer(Producer):  # type: ignore[misc]
     def __init__(
         self,
         write: Write,
+        write_once: WriteOnce,
         declarations: Declarations,
         *,
+        event_exchange: Callable[[], str],
         hold_eta: bool = False,
         add_context: AddContext | None = None,
     ) -> None:
         super().__init__(None, _DEFAULT_EXCHANGE)
         self._write = write
+        self._write_once = write_once
+        self._event_exchange = event_exchange
         self._declarations = declarations
         self._hold_eta = hold_eta
         self._add_context = add_context
         self._open_blocks = 0
         self._rows: list[Row] = []
         self._declared_ahead: list[Any] = []
+        self.new: bool | None = True
+        """Of the last message with a dedup_key: see Receipt.new."""
 
     @property
     def connection(self) -> Any:
@@ -89,7 +98,7 @@ class CapturingProducer(Producer):  # type: ignore[misc]
         body: Any,
         routing_key: str | None = None,
         delivery_mode: Any = None,
-        mandatory: bool = False,  # noqa: ARG002  # the services always set it
+        mandatory: bool | None = None,
         immediate: bool = False,  # noqa: ARG002
         priority: int | None = 0,
         content_type: str | None = None,
@@ -104,6 +113,7 @@ class CapturingProducer(Producer):  # type: ignore[misc]
         expiration: float | None = None,
         timeout: float | None = None,  # noqa: ARG002
         confirm_timeout: float | None = None,  # noqa: ARG002
+        dedup_key: str | None = None,
         **properties: Any,
     ) -> None:
         headers = {} if headers is None else dict(headers)
@@ -122,6 +132,12 @@ class CapturingProducer(Producer):  # type: ignore[misc]
             "priority": priority,
             "reply_to": getattr(reply_to, "name", reply_to),
         }
+        # The services publish with `mandatory`, unless the row says otherwise. Celery's events are for listeners that
+        # may not be there.
+        if mandatory is None and "task" not in headers:
+            mandatory = exchange != self._event_exchange()
+        if mandatory is False:
+            properties["mandatory"] = False
         if expiration is not None:
             properties["expiration"] = expiration  # in seconds: the services subtract the time in the outbox
         declared = _maybe_list(declare) or ()
@@ -143,7 +159,10 @@ class CapturingProducer(Producer):  # type: ignore[misc]
         if self._add_context is not None:
             self._add_context(row, headers)
         row["headers"] = _encode_headers(headers)
-        if self._open_blocks:
+        if dedup_key is not None:
+            row["dedup_key"] = check_text("dedup_key", dedup_key, 1, 1000)
+            self.new = self._write_once(row)
+        elif self._open_blocks:
             self._rows.append(row)
         else:
             self._write([row])
@@ -204,14 +223,11 @@ def _encode_body(
 
 
 def _event_id(headers: dict[str, Any], body: Any) -> str:
-    """The task's id, where it is a UUID, so that the message has one identity from the call to the worker."""
+    """The task's id, or a UUID made from it: the message has one identity from the call to the worker."""
     task_id = headers.get("id") or (body.get("id") if isinstance(body, dict) else None)
     if isinstance(task_id, str) and _is_canonical_uuid(task_id):
         return task_id
-    try:
-        return str(UUID(task_id))
-    except (TypeError, ValueError, AttributeError):
-        return str(parse_event_id(None))
+    return str(parse_event_id(None) if task_id is None else event_id_of_task(str(task_id)))
 
 
 def _event_type(headers: dict[str, Any], body: Any, routing_key: str | None) -> str:

@@ -9,15 +9,15 @@ TaskOutbox: how the current transaction is found, and what happens to a task cal
 Code that uses an AsyncSession calls its tasks inside `await session.run_sync(...)`: a task call is synchronous.
 
 Outside a transaction, `outside_transaction` decides: 'capture' writes the row at once, in a transaction of its own,
-with a warning (without Django this needs `connect`); 'direct' sends to the broker as plain Celery does; 'raise'
-raises OutsideTransactionError.
+with a warning, also in the log (without Django this needs `connect`); 'direct' sends to the broker as plain Celery
+does; 'raise' raises OutsideTransactionError.
 
 A task call waits for the answer to its INSERT. An error of the INSERT is raised by the call.
 """
 
 from __future__ import annotations
 
-import warnings
+import json
 from collections.abc import Callable, Collection, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
@@ -27,13 +27,21 @@ from typing import Any, Literal, get_args
 
 from outrider.producer.celery.capture import CapturingProducer
 from outrider.producer.celery.declarations import Declarations
+from outrider.producer.celery.dedup import DuplicateTask
+from outrider.producer.celery.outside import OutsideCalls
 from outrider.producer.context import Context
-from outrider.producer.handles import adapter_for
+from outrider.producer.handles import adapter_for, no_guard
 from outrider.producer.handles.django import connection_of
-from outrider.producer.outbox import Outbox, OutsideTransactionError, OutsideTransactionWarning, application_stack_level
+from outrider.producer.outbox import Outbox, OutsideTransactionError
 from outrider.producer.row import Row
+from outrider.producer.statement import Statement
+from outrider.storage.sql_files import Queries
+from outrider.storage.task_id import task_id_of
 
 OutsideTransaction = Literal["capture", "direct", "raise"]
+
+WRITE_ONCE_ATTEMPTS = 5
+"""A waiting task can be delivered between the INSERT that met it and the SELECT of its id: then another INSERT."""
 
 
 class TaskOutbox:
@@ -72,6 +80,10 @@ class TaskOutbox:
         self.context = context
         self._declarations = Declarations()
         self._outbox = Outbox(schema=schema, context=None, outside_transaction="allow")
+        self._outside_calls = OutsideCalls()
+        queries = Queries(schema)
+        self._may_read = Statement(queries["may_read_waiting_task"])
+        self._waiting_task = Statement(queries["waiting_task"])
         self._bound: ContextVar[tuple[Any, ...]] = ContextVar("outbox_bound", default=())
 
     def __reduce__(self) -> Any:
@@ -99,18 +111,23 @@ class TaskOutbox:
     def excludes(self, task_name: str) -> bool:
         return any(fnmatchcase(task_name, pattern) for pattern in self.exclude_tasks)
 
-    def producer(self, sends_for_itself: Callable[[], bool]) -> CapturingProducer | None:
+    def producer(
+        self, sends_for_itself: Callable[[], bool], event_exchange: Callable[[], str]
+    ) -> CapturingProducer | None:
         """
         A producer that captures; None where the call goes to the broker directly.
 
         sends_for_itself  whether Celery itself sends, not the application: outside a transaction that goes direct
+        event_exchange    names the exchange of Celery's own events, which may vanish where no queue takes them
         """
         handle = self._handle_in_transaction()
         if handle is None and (self.outside_transaction == "direct" or sends_for_itself()):
             return None
         return CapturingProducer(
             partial(self._write, handle),
+            partial(self._write_once, handle),
             self._declarations,
+            event_exchange=event_exchange,
             hold_eta=self.hold_eta,
             add_context=None if self.context is None else self._add_context,
         )
@@ -121,27 +138,54 @@ class TaskOutbox:
         return handle if handle is not None and adapter_for(handle).in_transaction(handle) else None
 
     def _write(self, handle: Any, rows: list[Row]) -> None:
+        with self._writable(handle, rows[0]["event_type"]) as writable:
+            if len(rows) == 1:
+                self._outbox.write_row(writable, rows[0])
+            else:
+                self._outbox.write_rows(writable, rows)
+
+    def _write_once(self, handle: Any, row: Row) -> bool | None:
+        """True: written. None: not known yet (psycopg's pipeline mode). DuplicateTask: another one waits."""
+        with self._writable(handle, row["event_type"]) as writable:
+            for _ in range(WRITE_ONCE_ATTEMPTS):
+                written = self._outbox.write_row(writable, row)
+                if written:
+                    return True if written > 0 else None
+                if not self._may_read_waiting_task(writable):
+                    break
+                if waiting := self._waiting_task_id(writable, row["dedup_key"]):
+                    raise DuplicateTask(waiting)
+        raise DuplicateTask(None)
+
+    @contextmanager
+    def _writable(self, handle: Any, task_name: str) -> Iterator[Any]:
+        """The handle to write with; outside a transaction as `outside_transaction` says."""
         if handle is not None:
-            self._enqueue(handle, rows)
+            yield handle
             return
-        name = rows[0]["event_type"]
-        text = f"{name} is called outside a transaction: it is sent even if the work around it fails"
+        text = f"{task_name} is called outside a transaction: it is sent even if the work around it fails"
         if self.outside_transaction == "raise":
             raise OutsideTransactionError(text)
         if self.django is None and self.connect is None:
             raise OutsideTransactionError(f"{text}; to capture it, TaskOutbox needs `connect`")
-        warnings.warn(text, OutsideTransactionWarning, stacklevel=application_stack_level("celery", "kombu"))
+        self._outside_calls.tell(task_name, text)
         if self.connect is None:
-            self._enqueue(self.django, rows)
+            yield self.django
         else:
             with self.connect() as autocommit:
-                self._enqueue(autocommit, rows)
+                yield autocommit
 
-    def _enqueue(self, handle: Any, rows: list[Row]) -> None:
-        if len(rows) == 1:
-            self._outbox.write_row(handle, rows[0])
-        else:
-            self._outbox.write_rows(handle, rows)
+    def _may_read_waiting_task(self, handle: Any) -> bool:
+        """A SELECT without the privilege would abort the application's transaction."""
+        ((may_read,),) = adapter_for(handle).fetch(handle, self._may_read, {}, no_guard)
+        return bool(may_read)
+
+    def _waiting_task_id(self, handle: Any, dedup_key: str) -> str | None:
+        found = adapter_for(handle).fetch(handle, self._waiting_task, {"dedup_key": dedup_key}, no_guard)
+        if not found:
+            return None
+        event_id, properties = found[0]
+        return task_id_of(event_id, None, json.loads(properties)) or str(event_id)
 
     def _add_context(self, row: Row, headers: dict[str, Any]) -> None:
         assert self.context is not None

@@ -23,7 +23,7 @@ def duration(text: str) -> float:
 
 
 def message_id(text: str) -> int | str:
-    """A row's id, or an event_id."""
+    """A row's id, an event_id or a task id."""
     with _argument_errors():
         return parse_message_id(text)
 

@@ -15,6 +15,7 @@ from django.db import models
 from outrider.operations.redaction import HIDDEN, load_redactor, redacted
 from outrider.producer.django.conf import get_settings, table_name
 from outrider.producer.django.fields import Instant, JsonText
+from outrider.storage.task_id import task_id_of
 
 
 class _Message(models.Model):
@@ -42,6 +43,11 @@ class _Message(models.Model):
 
     def __str__(self) -> str:
         return f"{self.event_type} {self.event_id}"
+
+    @property
+    def task_id(self) -> str:
+        """The id of a Celery task; empty for other messages."""
+        return task_id_of(str(self.event_id), self.headers, self.properties) or ""
 
     @property
     def shown_payload(self) -> str:

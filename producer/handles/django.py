@@ -25,7 +25,12 @@ def connection_of(handle: Any) -> Any:
 
 
 def in_transaction(connection: Any) -> bool:
-    return bool(connection.in_atomic_block or not connection.get_autocommit())
+    """Reads attributes only: it opens no connection, and can be asked in asynchronous code."""
+    if connection.in_atomic_block:
+        return True
+    if connection.connection is None:  # not connected: what its first statement will find
+        return not connection.settings_dict["AUTOCOMMIT"]
+    return not connection.autocommit
 
 
 class Django(StatementsOnly):

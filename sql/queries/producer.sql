@@ -69,6 +69,18 @@ INSERT INTO :"schema".outbox (:enqueued_columns)
 VALUES (:enqueued_values)
 ON CONFLICT DO NOTHING;
 
+-- may_read_waiting_task --
+-- Whether the current role may run waiting_task: a producer needs only INSERT for everything else.
+SELECT bool_and(has_column_privilege(current_user, c.oid, read.name, 'SELECT'))
+  FROM pg_class AS c
+  JOIN pg_namespace AS n ON n.oid = c.relnamespace
+ CROSS JOIN (VALUES ('dedup_key'), ('event_id'), ('properties')) AS read (name)
+ WHERE n.nspname = :'schema' AND c.relname = 'outbox';
+
+-- waiting_task --
+-- The message that holds a dedup_key. No row: it has just been delivered, or its transaction was rolled back.
+SELECT event_id::text, properties::text FROM :"schema".outbox WHERE dedup_key = %(dedup_key)s::text;
+
 -- enqueue_delayed --
 -- As enqueue_once, for a delayed message: it belongs to the scheduler from the start.
 INSERT INTO :"schema".outbox (:enqueued_columns, owner, next_attempt_at)

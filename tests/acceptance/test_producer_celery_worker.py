@@ -8,7 +8,7 @@ from __future__ import annotations
 import gc
 import os
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
@@ -16,6 +16,8 @@ from uuid import uuid4
 
 import pytest
 from celery import chain, chord, group
+from kombu import Exchange, Queue
+from kombu.common import Broadcast
 
 from tests.fixtures.broker import Broker
 from tests.fixtures.celery_app import make_app, outbox
@@ -45,7 +47,9 @@ def start(stage: Stage) -> Iterator[Start]:
     """Start a worker of a kind; yields the capturing application with the same addresses."""
     apps: list[Any] = []
 
-    def run(broker: Broker, results: str, kind: str, *, quorum: bool = False) -> Running:
+    def run(
+        broker: Broker, results: str, kind: str, *, quorum: bool = False, env: Mapping[str, str] | None = None
+    ) -> Running:
         worker = stage.run_service(
             "celery", "-A", "tests.fixtures.celery_app", "worker", "--pool=solo", "--loglevel=INFO",
             "--without-gossip", "--without-mingle", "--without-heartbeat",
@@ -54,6 +58,7 @@ def start(stage: Stage) -> Iterator[Start]:
                 "TEST_RESULTS": results,
                 "TEST_WORKER": kind,
                 "TEST_QUEUES": "quorum" if quorum else "",
+                **(env or {}),
             },
         )  # fmt: skip
         apps.append(make_app(broker.url, results, stock=False, quorum=quorum))
@@ -157,3 +162,52 @@ def test_native_delayed_delivery_and_results_over_the_broker_work(
     assert re.fullmatch(r"celery_delayed_\d+", delayed.get(timeout=RESULT_SECONDS))
     wait_for(lambda: stage.count() == 0, deadline_seconds=60)
     assert stage.rows("outbox_dead_letter") == []
+
+
+def test_a_worker_continues_chains_and_finishes_chords_without_postgresql(
+    redis_broker: Broker, redis_results: str, start: Start
+) -> None:
+    """The worker's Django alias points at a server that does not exist."""
+    nowhere = {
+        "TEST_DJANGO": "default",
+        "DJANGO_SETTINGS_MODULE": "tests.fixtures.django_site.settings",
+        "DJANGO_SITE_DSN": "postgresql://nobody@127.0.0.1:1/none",
+    }
+    _, worker = start(redis_broker, redis_results, "capturing", env=nowhere)
+    stock = make_app(redis_broker.url, redis_results, stock=True)
+    add, total = stock.tasks["shop.add"], stock.tasks["shop.total"]
+    try:
+        expected: list[tuple[Any, Any]] = [
+            (chain(add.s(1, 2), add.s(3), add.s(4)).apply_async(), 10),
+            (chord([add.s(n, n) for n in range(4)])(total.s()), 12),
+        ]
+        worker.wait_for_line("ready.", deadline_seconds=START_SECONDS)
+        for result, value in expected:
+            assert result.get(timeout=RESULT_SECONDS, interval=POLL_SECONDS) == value
+    finally:
+        stock.backend.result_consumer.stop()
+        stock.backend.client.connection_pool.disconnect()
+        stock.close()
+
+
+def test_a_broadcast_and_celerys_events_leave_no_failed_row_when_no_queue_takes_them(
+    rabbit_vhost: Broker, database_results: str, stage: Stage
+) -> None:
+    app = make_app(rabbit_vhost.url, database_results, stock=False)
+    app.conf.task_send_sent_event = True
+    app.conf.task_queues = [Queue("shop"), Broadcast("everyone")]
+    with rabbit_vhost.channel() as channel:
+        Exchange("everyone", type="fanout")(channel).declare()
+    add = app.tasks["shop.add"]
+    with stage.database.connect(autocommit=False) as connection, outbox.session(connection):
+        add.apply_async((1, 2), queue="shop")
+        add.apply_async((1, 2), queue="everyone")
+        add.apply_async((3, 4), queue=Broadcast("everyone"))
+        add.apply_async((5, 6), exchange="everyone", routing_key="")
+        lost = add.apply_async((7, 8), exchange="amq.topic", routing_key="nowhere")
+    assert stage.count() == 10  # five tasks, and a task-sent event for each
+    stage.start_relay(rabbit_vhost.url)
+    wait_for(lambda: [row["event_id"] for row in stage.rows() if row["attempts"]] == [lost.id], deadline_seconds=60)
+    wait_for(lambda: stage.count() == 1, deadline_seconds=60)
+    assert "NoRoute" in stage.rows()[0]["last_error"]
+    app.close()

@@ -167,6 +167,17 @@ class TestConfirms:
         good, lost, last = to(queue), to("no-such-queue"), to(queue)
         assert send(publisher, good, lost, last) == {good.id: None, lost.id: "NoRoute", last.id: None}
 
+    def test_a_message_that_is_not_mandatory_may_vanish_and_the_next_one_to_the_same_route_fails(
+        self, rabbit: Broker, publisher: AmqpPublisher
+    ) -> None:
+        unheard, lost = to("no-such-queue", properties={"mandatory": False}), to("no-such-queue")
+        assert send(publisher, unheard, lost) == {unheard.id: None, lost.id: "NoRoute"}
+        queue = rabbit.declare_queue()
+        heard = to(queue, properties={"mandatory": False})
+        assert send(publisher, heard) == {heard.id: None}
+        (received,) = rabbit.get_all(queue, 1)
+        assert received.message_id == heard.event_id
+
     def test_the_failure_of_an_unroutable_message_names_its_route(self, publisher: AmqpPublisher) -> None:
         publisher.publish([to("no-such-queue")], NOW)
         (outcome,) = collect_all(publisher)

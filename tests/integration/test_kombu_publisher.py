@@ -121,6 +121,13 @@ class TestOnValkey:
         assert send(publisher, message) == {message.id: None}
         redis_broker.get_all("bound", 1)
 
+    def test_a_message_that_is_not_mandatory_may_vanish(self, publisher: KombuPublisher) -> None:
+        declared = [{"name": "everyone", "type": "fanout"}]
+        unheard = make_message(exchange="everyone", declarations=declared, properties={"mandatory": False})
+        unknown = make_message(exchange="no-such-exchange", properties={"mandatory": False})
+        failed = make_message(exchange="everyone", declarations=declared, properties={"mandatory": True})
+        assert send(publisher, unheard, unknown, failed) == {unheard.id: None, unknown.id: None, failed.id: "NoRoute"}
+
     def test_an_unroutable_message_fails_instead_of_vanishing(self, publisher: KombuPublisher) -> None:
         declared = topic("shop", "all", "order.#")
         good = make_message(exchange="shop", routing_key="order.placed", declarations=declared)

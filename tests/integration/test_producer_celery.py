@@ -5,14 +5,16 @@ from __future__ import annotations
 import asyncio
 import pickle
 import socket
-from collections.abc import Iterator
+import warnings
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import psycopg
 import pytest
-from celery import Celery, chain, group
+from celery import Celery, chain, group, signals
 from celery.exceptions import Ignore, Retry
 from psycopg.pq import TransactionStatus
 from sqlalchemy import create_engine
@@ -21,11 +23,13 @@ from sqlalchemy.orm import Session, sessionmaker
 from sqlalchemy.pool import NullPool
 
 from outrider import Context, OutsideTransactionError, OutsideTransactionWarning, tracking
+from outrider.operations.message_selection import parse_message_id
 from outrider.producer.celery import OutboxCelery, TaskOutbox, capture_tasks
 from tests.fixtures.database import Database
 from tests.fixtures.django import django_connection
 from tests.fixtures.handles import url_for
 from tests.fixtures.recording_transport import Transport, register
+from tests.fixtures.waiting import wait_for
 
 BROKERS = ("amqp://guest@127.0.0.1:1//", "redis://127.0.0.1:1/0")
 BACKENDS = ("disabled://", "redis://127.0.0.1:1/1", "rpc://", "db+postgresql+psycopg2://nobody@127.0.0.1:1/none")
@@ -186,6 +190,41 @@ def test_outside_a_transaction_a_task_is_captured_at_once_with_a_warning(databas
     assert rows(database) == ["tests.add"]
 
 
+def test_calls_outside_a_transaction_are_logged_with_task_and_place_at_a_limited_rate(
+    database: Database, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [1000.0]
+    monkeypatch.setattr("outrider.producer.celery.outside.time.monotonic", lambda: now[0])
+    task = make_app(TaskOutbox(connect=database.connect)).tasks["tests.add"]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", OutsideTransactionWarning)
+        for _ in range(5):
+            task.delay(1, 2)
+        now[0] += 61
+        group(task.s(1, 2)).apply_async()  # another place
+        for _ in range(2):
+            task.delay(1, 2)
+    lines = [each for each in caplog.messages if "outside a transaction" in each]
+    assert len(lines) == 3  # a second loop is another place
+    assert all("tests.add is called" in line and f"called at {__file__}:" in line for line in lines)
+
+
+def test_the_log_counts_the_calls_that_it_left_out(
+    database: Database, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [1000.0]
+    monkeypatch.setattr("outrider.producer.celery.outside.time.monotonic", lambda: now[0])
+    task = make_app(TaskOutbox(connect=database.connect)).tasks["tests.add"]
+    for seconds in (0, 1, 1, 60, 1):
+        now[0] += seconds
+        with pytest.warns(OutsideTransactionWarning):
+            task.delay(1, 2)
+    assert [line.rpartition("(")[2] for line in caplog.messages if "more calls" in line] == [
+        "2 more calls since the last message)"
+    ]
+    assert len([line for line in caplog.messages if "outside a transaction" in line]) == 2
+
+
 def test_outside_a_transaction_a_task_can_be_refused_or_sent_direct(database: Database) -> None:
     with pytest.raises(OutsideTransactionError):
         make_app(TaskOutbox(outside_transaction="raise")).tasks["tests.add"].delay(1, 2)
@@ -263,6 +302,146 @@ def test_retry_and_replace_in_a_worker_go_direct(database: Database, captured_la
     assert rows(database) == ["elsewhere.captured"]
 
 
+def test_a_task_that_an_eager_one_is_replaced_with_goes_through_the_outbox(database: Database) -> None:
+    outbox = TaskOutbox(outside_transaction="raise")
+    app = make_app(outbox)
+
+    @app.task(name="tests.first", bind=True, shared=False)  # type: ignore[untyped-decorator]
+    def first(self: Any) -> Any:
+        return self.replace(app.tasks["tests.second"].s().set(link=app.signature("elsewhere.linked", immutable=True)))
+
+    @app.task(name="tests.second", bind=True, shared=False, max_retries=1)  # type: ignore[untyped-decorator]
+    def second(self: Any) -> str:
+        app.send_task("elsewhere.work")
+        if self.request.retries == 0:
+            self.retry(countdown=0)
+        return "done"
+
+    with database.connect(autocommit=False) as connection, outbox.session(connection):
+        assert app.tasks["tests.first"].apply().get() == "done"
+    assert sent() == []
+    assert rows(database) == ["elsewhere.work", "elsewhere.work", "elsewhere.linked"]
+
+
+def test_at_most_one_task_of_a_dedup_key_waits(database: Database) -> None:
+    outbox = TaskOutbox(outside_transaction="raise")
+    app = make_app(outbox, task_send_sent_event=True)
+    task = app.tasks["tests.add"]
+    published: list[str] = []
+
+    def receiver(headers: Any, **_: Any) -> None:
+        published.append(headers["id"])
+
+    signals.after_task_publish.connect(receiver)
+    try:
+        with database.connect(autocommit=False) as connection, outbox.session(connection):
+            first = task.apply_async((1, 2), dedup_key="user:1")
+            other = task.apply_async((1, 2), dedup_key="user:2", task_id="of my own")
+            again = task.apply_async((3, 4), dedup_key="user:1")
+            also = app.send_task("tests.add", dedup_key="user:2")
+            later = task.apply_async((5, 6), dedup_key="user:3", countdown=60)
+    finally:
+        signals.after_task_publish.disconnect(receiver)
+    assert [each.new for each in (first, other, again, also, later)] == [True, True, False, False, True]
+    assert (again.id, also.id) == (first.id, "of my own")
+    assert type(again) is type(first)
+    assert published == [first.id, other.id, later.id]
+    assert rows(database) == ["tests.add", "task-sent"] * 3
+    with database.connect() as connection:
+        connection.execute("DELETE FROM outbox")  # delivered
+        with connection.transaction(), outbox.session(connection):
+            assert task.apply_async((7, 8), dedup_key="user:1").new
+    assert "dedup" not in str(rows(database, "headers, properties, payload"))
+
+
+def test_two_transactions_with_one_dedup_key_write_one_task(database: Database) -> None:
+    outbox = TaskOutbox(outside_transaction="raise")
+    task = make_app(outbox).tasks["tests.add"]
+
+    def call() -> Any:
+        with database.connect(autocommit=False) as connection, outbox.session(connection):
+            return task.apply_async((3, 4), dedup_key="k")
+
+    with ThreadPoolExecutor(1) as pool, database.connect() as watching:
+        with database.connect(autocommit=False) as connection, outbox.session(connection):
+            first = task.apply_async((1, 2), dedup_key="k")
+            waiting = pool.submit(call)
+            wait_for(
+                lambda: watching.execute("SELECT 1 FROM pg_locks WHERE NOT granted").fetchall(),
+                message="the second call does not wait for the first transaction",
+            )
+        assert (waiting.result(60).id, waiting.result(60).new) == (first.id, False)
+    assert len(rows(database)) == 1
+
+
+def test_a_role_that_may_only_insert_learns_that_a_task_is_a_duplicate(database: Database) -> None:
+    outbox = TaskOutbox(outside_transaction="raise")
+    task = make_app(outbox).tasks["tests.add"]
+    with database.connect(autocommit=False) as connection, outbox.session(connection):
+        connection.execute("CREATE ROLE dedup_producer")
+        connection.execute("GRANT INSERT ON outbox TO dedup_producer")
+        connection.execute("SET LOCAL ROLE dedup_producer")
+        first, again = (task.apply_async((1, 2), dedup_key="k", task_id=name) for name in ("first", "again"))
+        assert (first.new, again.new, again.id) == (True, False, "again")
+        connection.execute("RESET ROLE")
+        connection.execute("GRANT SELECT (dedup_key, event_id, properties) ON outbox TO dedup_producer")
+        connection.execute("SET LOCAL ROLE dedup_producer")
+        assert task.apply_async((1, 2), dedup_key="k").id == "first"
+        connection.rollback()
+
+
+def test_a_dedup_key_is_refused_where_it_would_be_ignored(database: Database) -> None:
+    outbox = TaskOutbox(exclude_tasks=["reports.*"], outside_transaction="direct")
+    app = make_app(outbox, result_backend="cache+memory://")
+    task, report = app.tasks["tests.add"], app.tasks["reports.daily"]
+    keyed = task.s(1, 2).set(dedup_key="k")
+
+    def in_a_transaction(call: Callable[[], Any]) -> None:
+        with database.connect(autocommit=False) as connection, outbox.session(connection):
+            call()
+
+    for call in (
+        lambda: group(keyed, task.s(1, 2)).apply_async(),
+        lambda: chain(keyed, task.s(3)).apply_async(),
+        lambda: chain(task.s(1, 2), task.s(3).set(dedup_key="k")).apply_async(),
+        lambda: chain(task.s(1, 2), group(task.s(3), task.s(4).set(dedup_key="k")), task.s(5)).apply_async(),
+        lambda: task.apply_async((1, 2), link=keyed),
+        lambda: task.apply_async((1, 2), link=[task.s(3).on_error(keyed)]),
+        lambda: report.apply_async(dedup_key="k"),
+        lambda: task.apply_async((1, 2), dedup_key="x" * 1001),
+    ):
+        with pytest.raises(ValueError, match="dedup_key"):
+            in_a_transaction(call)
+    with pytest.raises(ValueError, match="goes to the broker directly"):
+        task.apply_async((1, 2), dedup_key="k")
+    assert rows(database) == sent() == []
+
+
+def test_options_that_the_outbox_does_not_have_for_tasks_are_errors(database: Database) -> None:
+    outbox = TaskOutbox()
+    app = make_app(outbox)
+    task = app.tasks["tests.add"]
+    with database.connect(autocommit=False) as connection, outbox.session(connection):
+        for name in ("dedupe_key", "dedup_keys", "ordering_key", "aggregate", "deliver_after", "event_id"):
+            with pytest.raises(TypeError, match=name):
+                task.apply_async((1, 2), **{name: "x"})
+        stamped = task.s(1, 2)
+        stamped.stamp(aggregate="a stamp of this name is Celery's")
+        stamped.apply_async()
+        task.apply_async((1, 2), app_id="shop", tenant="t-1", priority=3)
+    assert len(rows(database)) == 2
+
+
+def test_a_task_id_that_is_no_uuid_gives_the_message_an_event_id_that_can_be_computed(database: Database) -> None:
+    outbox = TaskOutbox()
+    task = make_app(outbox).tasks["tests.add"]
+    with database.connect(autocommit=False) as connection, outbox.session(connection):
+        assert task.apply_async((1, 2), task_id="nightly").id == "nightly"
+        task.apply_async((1, 2), task_id="nightly")
+    assert [str(each) for each in rows(database, "event_id")] == [parse_message_id("nightly")] * 2
+    assert rows(database, "headers->>'id'") == ["nightly"] * 2
+
+
 def test_an_existing_application_captures_its_tasks_and_those_registered_later(database: Database) -> None:
     register()
     app = fill(Celery("tests", broker="recording://", set_as_current=False))
@@ -282,6 +461,7 @@ def test_an_existing_application_captures_its_tasks_and_those_registered_later(d
 def test_an_eager_task_touches_neither_the_broker_nor_the_outbox() -> None:
     task = make_app(TaskOutbox(outside_transaction="raise"), task_always_eager=True).tasks["tests.add"]
     assert task.delay(1, 2).get() == 3
+    assert task.apply_async((1, 2), dedup_key="ignored").get() == 3
     assert group(task.s(1, 2), task.s(3, 4)).apply_async().get() == [3, 7]
     assert sent() == []
 
@@ -391,6 +571,55 @@ def test_django_transactions_are_found_by_their_alias(database: Database) -> Non
         with transaction.atomic(using="other"), pytest.warns(OutsideTransactionWarning):
             task.delay(5, 6)
     assert rows(database, "convert_from(payload, 'UTF8')::json->0->>0") == ["1", "5"]
+
+
+def test_an_async_view_sends_direct_without_its_connection_and_enqueues_in_a_transaction(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As docs/celery.md says: the transaction and its calls are one synchronous function."""
+    from asgiref.sync import sync_to_async
+    from django.db import connections, transaction
+    from django.http import HttpResponse
+    from django.test import AsyncClient, override_settings
+    from django.urls import path
+
+    task = make_app(TaskOutbox(django="default", outside_transaction="direct")).tasks["tests.add"]
+
+    @sync_to_async
+    def place_order() -> None:
+        try:
+            with transaction.atomic():
+                task.delay(3, 4)
+        finally:
+            connections.close_all()
+
+    async def view(request: Any) -> HttpResponse:
+        task.delay(1, 2)
+        await place_order()
+        return HttpResponse("placed")
+
+    with django_connection(database.dsn):
+        monkeypatch.delenv("DJANGO_ALLOW_ASYNC_UNSAFE")
+        urls = type("urls", (), {"urlpatterns": [path("orders/", view)]})
+        with override_settings(ROOT_URLCONF=urls, MIDDLEWARE=[]):
+            answer = asyncio.run(AsyncClient().get("/orders/"))
+    assert answer.content == b"placed"
+    assert sent() == ["tests.add"]
+    assert rows(database, "convert_from(payload, 'UTF8')::json->0->>0") == ["3"]
+
+
+@pytest.mark.parametrize(("atomic", "autocommit"), [(True, True), (False, True), (False, False)])
+def test_asking_django_for_a_transaction_opens_no_connection(
+    atomic: bool, autocommit: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from outrider.producer.handles.django import in_transaction
+
+    with django_connection("postgresql://nobody@127.0.0.1:1/none") as connection:
+        monkeypatch.setitem(connection.settings_dict, "AUTOCOMMIT", autocommit)
+        if atomic:
+            monkeypatch.setattr(connection, "in_atomic_block", True)
+        assert in_transaction(connection) is (atomic or not autocommit)
+        assert connection.connection is None
 
 
 def test_the_sessions_of_a_bound_sessionmaker_are_found(database: Database) -> None:

@@ -268,3 +268,21 @@ def test_times_far_in_the_future_can_be_shown(store: DjangoStore) -> None:
         cursor.execute("UPDATE outbox SET created_at = created_at - interval '400 days' WHERE id = %s", [first])
     page = seen(operator(), PENDING)
     assert f"{PENDING}{second}/change/" in page
+
+
+def test_a_task_is_found_by_a_task_id_that_is_no_uuid_and_shows_it(store: DjangoStore) -> None:
+    from outrider.producer.celery import OutboxCelery, TaskOutbox
+
+    app = OutboxCelery("tests", broker="memory://", set_as_current=False, outbox=TaskOutbox(django="default"))
+    with transaction.atomic():
+        app.send_task("shop.report", task_id="nightly-2030")
+        app.send_task("shop.other", task_id="other")
+    client = operator()
+    wanted, other = OutboxMessage.objects.order_by("id")
+    page = client.get(PENDING, {"q": "nightly-2030"}).content.decode()
+    assert [f"{PENDING}{each.pk}/change/" in page for each in (wanted, other)] == [True, False]
+    assert "nightly-2030" in client.get(f"{PENDING}{wanted.pk}/change/").content.decode()
+    assert wanted.task_id == "nightly-2030"
+    with transaction.atomic():
+        publish("order.placed", {}, headers={"id": "x"})
+    assert OutboxMessage.objects.get(event_type="order.placed").task_id == ""

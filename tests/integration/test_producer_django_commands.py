@@ -80,7 +80,7 @@ def test_selected_dead_letters_are_purged_and_replayed(store: DjangoStore) -> No
     ("arguments", "said"),
     [
         (["outbox_purge_dead_letter", "--older-than", "soon"], "'soon' is not a duration such as 90s"),
-        (["outbox_replay_dead_letter", "nothing"], "'nothing' is neither a row's id nor an event_id"),
+        (["outbox_replay_dead_letter", "9" * 20], "is neither a row's id nor an event_id nor a task id"),
         (["outbox_replay_dead_letter"], "say which dead letters: ids, --type, --reason, or --all"),
         (["outbox_replay_dead_letter", "--all", "--rate", "0"], "--rate must be more than 0"),
         (["outbox_replay_dead_letter", "--reason", "boredom"], "invalid choice: 'boredom'"),

@@ -43,7 +43,7 @@ def _unreachable_database(monkeypatch: pytest.MonkeyPatch) -> None:
         (["dead", "list", "--older-than", "3"], "is not a duration such as 90s"),
         (["dead", "list", "--fingerprint", "xyz"], "hexadecimal digits"),
         (["dead", "list", "--reason", "bad"], "must be one of max attempts, expired, rejected, undecodable"),
-        (["dead", "replay", "0x1"], "is neither a row's id nor an event_id"),
+        (["dead", "replay", " "], "is neither a row's id nor an event_id nor a task id"),
         (["dead", "purge", "--yes"], "Missing option '--older-than'"),
         (["pending", "list", "--owner", "me"], "'relay', 'scheduler'"),
         (["replay", "--archive", "--stream", "s", "--after", "3"], "--after needs --stream"),
@@ -74,7 +74,7 @@ def test_a_message_is_selected_by_its_row_id_or_its_event_id() -> None:
     assert message_id("17") == 17
     assert message_id(str(2**63 - 1)) == 2**63 - 1
     assert message_id(EVENT_ID.upper()) == EVENT_ID
-    for wrong in (str(2**63), "-1", "1" * 5000, "٣", ""):
+    for wrong in (str(2**63), "1" * 5000, " ", ""):
         with pytest.raises(click.BadParameter):
             message_id(wrong)
 

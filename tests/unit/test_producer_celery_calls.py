@@ -6,12 +6,14 @@ Each test calls a task, changes something, and looks at the next message. The py
 
 from __future__ import annotations
 
+import json
 import math
 from typing import Any
 
 import pytest
 from celery import Celery, Task, signals
-from kombu import Queue
+from kombu import Exchange, Queue
+from kombu.common import Broadcast
 
 from outrider import Context, tracking
 from outrider.producer.celery import OutboxCelery, TaskOutbox, capture_tasks
@@ -202,3 +204,31 @@ def test_what_neither_postgresql_nor_amqp_can_carry_is_refused_by_the_call(
 def test_arguments_may_hold_what_celery_can_send(app: Any, outbox: OutboxRecorder, argument: str) -> None:
     app.tasks["tests.add"].delay(argument, y=argument)
     assert (last(outbox).args, last(outbox).kwargs) == ([argument], {"y": argument})
+
+
+def test_the_pytest_plugin_records_one_task_of_a_dedup_key(app: Any, outbox: OutboxRecorder) -> None:
+    first, again = (app.tasks["tests.add"].apply_async((1, 2), dedup_key="k", task_id=name) for name in ("a", "b"))
+    assert (first.id, first.new, again.id, again.new) == ("a", True, "a", False)
+    assert [each.dedup_key for each in outbox.messages] == ["k"]
+
+
+def test_events_of_celery_and_messages_to_fanout_exchanges_may_vanish(app: Any, outbox: OutboxRecorder) -> None:
+    app.conf.task_send_sent_event = True
+    app.conf.task_queues = [Queue("celery"), Broadcast("everyone")]
+    task = app.tasks["tests.add"]
+    may_vanish = {}
+    for name, options in {
+        "a direct exchange": {},
+        "a broadcast queue": {"queue": "everyone"},
+        "a broadcast queue as an object": {"queue": Broadcast("others")},
+        "a fanout exchange by name": {"exchange": "everyone", "routing_key": ""},
+        "a fanout exchange as an object": {"exchange": Exchange("x", type="fanout"), "routing_key": ""},
+        "a topic exchange": {"exchange": Exchange("x", type="topic"), "routing_key": "a.b"},
+        "as the call says": {"mandatory": False},
+    }.items():
+        task.apply_async((1, 2), **options)
+        message, event = outbox.messages[-2:]
+        assert (message.event_type, event.event_type) == ("tests.add", "task-sent")
+        assert json.loads(event.row["properties"])["mandatory"] is False
+        may_vanish[name] = json.loads(message.row["properties"]).get("mandatory") is False
+    assert [name for name, vanishes in may_vanish.items() if not vanishes] == ["a direct exchange", "a topic exchange"]

@@ -35,8 +35,28 @@ def test_a_redactor_that_raises_hides_the_payload_and_is_logged_without_it(caplo
     assert "4111" not in caplog.text
 
 
-def test_a_payload_that_does_not_decode_is_hidden() -> None:
+def test_a_payload_that_does_not_decode_is_hidden_and_the_redactor_is_not_blamed(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     assert redacted(without_card, "x", b"\xff{", "application/json", {}) == HIDDEN
+    assert caplog.text == ""
+
+
+@pytest.mark.parametrize(
+    ("payload", "content_type", "headers", "shown"),
+    [
+        (b"\x1f\x8b...", "application/json", {"compression": "application/x-gzip"},
+         "<5 bytes of application/json, compressed as application/x-gzip>"),
+        (b"\x80\x04.", "application/x-python-serialize", {}, "<3 bytes of application/x-python-serialize>"),
+        (b"\x93\x01", "application/x-msgpack", {}, "<2 bytes of application/x-msgpack>"),
+    ],
+)  # fmt: skip
+def test_a_body_that_is_never_unpacked_is_shown_as_what_it_is_and_the_redactor_is_not_blamed(
+    payload: bytes, content_type: str, headers: Any, shown: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert redacted(without_card, "order.paid", payload, content_type, headers) == shown
+    assert redacted(None, "order.paid", payload, content_type, headers) == shown
+    assert caplog.text == ""
 
 
 def test_without_a_redactor_only_the_size_is_shown() -> None:

@@ -26,7 +26,7 @@ class DeadLetterAdmin(ReadOnlyAdmin):
     list_display = ("id", "event_type", "reason", "attempts", "died_at", "short_error")
     list_filter = (ReasonFilter, AgeFilter, TypeFilter, FailureFilter)
     fields = (
-        "id", "event_id", "event_type", "ordering_key", "exchange", "routing_key", "dedup_key", "created_at",
+        "id", "event_id", "task_id", "event_type", "ordering_key", "exchange", "routing_key", "dedup_key", "created_at",
         "expires_at", "died_at", "reason", "attempts", "last_failed_at", "last_error", "seen_payload",
     )  # fmt: skip
     actions = ("replay", "discard")

@@ -19,7 +19,7 @@ class OutboxMessageAdmin(ReadOnlyAdmin):
     list_display = ("id", "event_type", "ordering_key", "owner", "attempts", "next_attempt_at", "short_error")
     list_filter = (AttemptsFilter, OwnerFilter, TypeFilter)
     fields = (
-        "id", "event_id", "event_type", "ordering_key", "exchange", "routing_key", "dedup_key", "created_at",
+        "id", "event_id", "task_id", "event_type", "ordering_key", "exchange", "routing_key", "dedup_key", "created_at",
         "expires_at", "owner", "claimed_by", "attempts", "next_attempt_at", "last_failed_at", "last_error",
         "seen_payload",
     )  # fmt: skip

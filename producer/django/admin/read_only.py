@@ -5,7 +5,6 @@ from __future__ import annotations
 from functools import reduce
 from operator import or_
 from typing import Any
-from uuid import UUID
 
 from django.contrib import admin
 from django.contrib.admin.views.main import ChangeList
@@ -14,6 +13,7 @@ from django.db.models import Q
 from django.utils.functional import cached_property
 
 from outrider.producer.django.conf import get_settings
+from outrider.storage.task_id import event_id_of_task
 
 MOST = 10_000
 """The largest number of rows that a list, a count or an action includes."""
@@ -47,7 +47,7 @@ class ReadOnlyAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
     if hasattr(admin, "ShowFacets"):  # Django 5.0
         show_facets = admin.ShowFacets.NEVER
     search_fields = ("event_id",)  # shows the search box; get_search_results does the search
-    search_help_text = "An id, or a complete event id, event type or ordering key"
+    search_help_text = "An id, or a complete event id, task id, event type or ordering key"
     searched_text: tuple[str, ...] = ("event_type", "ordering_key")
 
     def get_queryset(self, request: Any) -> Any:
@@ -61,11 +61,8 @@ class ReadOnlyAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
             return queryset, False
         if search_term.isdecimal() and self.opts.pk.attname == "id":
             return queryset.filter(pk=min(int(search_term), 2**63 - 1)), False
-        try:
-            return queryset.filter(event_id=UUID(search_term)), False
-        except ValueError:
-            found = [Q(**{name: search_term}) for name in self.searched_text]
-            return queryset.filter(reduce(or_, found)), False
+        found = [Q(event_id=event_id_of_task(search_term)), *(Q(**{name: search_term}) for name in self.searched_text)]
+        return queryset.filter(reduce(or_, found)), False
 
     def get_readonly_fields(self, request: Any, obj: Any = None) -> Any:
         return self.get_fields(request, obj)

@@ -21,7 +21,9 @@ class Command(BaseCommand):
     )
 
     def add_arguments(self, parser: CommandParser) -> None:
-        parser.add_argument("idents", metavar="ID", nargs="*", type=message_id, help="a row's id, or an event_id")
+        parser.add_argument(
+            "idents", metavar="ID", nargs="*", type=message_id, help="a row's id, an event_id or a task id"
+        )
         parser.add_argument("--reason", choices=DEAD_LETTER_REASONS, help="why they died")
         parser.add_argument("--all", action="store_true", help="all of them; needed where nothing else is selected")
         parser.add_argument("--rate", type=float, metavar="N", help="at most N messages a second")
