@@ -10,7 +10,7 @@ PIP_QUIETLY := --quiet --disable-pip-version-check --root-user-action=ignore
 SECONDS_OF_DEMO ?= 12
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-failed test-newest servers check audit format bench bench-quick faults clean
+.PHONY: help install demo test test-failed test-newest servers check audit format bench bench-quick faults model clean
 
 help: ## List every target
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sort | awk -F ':.*## ' '{printf "  make %-11s %s\n", $$1, $$2}'
@@ -32,13 +32,14 @@ $(READY): pyproject.toml
 demo: $(READY) ## Commit, deliver, kill the broker, lose nothing: the main job on embedded servers
 	@$(BIN)/outrider demo --seconds $(SECONDS_OF_DEMO)
 
-# What the tests need and pip does not bring: RabbitMQ, PgBouncer, a browser, promtool, other versions of PostgreSQL.
+# What the tests need and pip does not bring: RabbitMQ, PgBouncer, a browser, promtool, libfaketime, PostgreSQL 14 to 18.
 servers: $(READY)
 	@mkdir -p .run
 	@$(BIN)/python -m outrider.embedded.rabbitmq --install || echo "tests that need RabbitMQ will be skipped"
 	@$(BIN)/python -m tests.fixtures.pgbouncer --install || echo "tests that need PgBouncer will be skipped"
 	@$(BIN)/python -m tests.fixtures.browser --install || echo "tests that need a browser will be skipped"
 	@$(BIN)/python -m tests.fixtures.promtool --install || echo "the test of the alert rules will be skipped"
+	@$(BIN)/python -m tests.fixtures.faketime --install || echo "the tests of a clock that is set will be skipped"
 	@$(BIN)/python -m tests.fixtures.postgres_versions --install || echo "tests of other PostgreSQL versions will be skipped"
 
 test: servers ## Run all tests against real PostgreSQL, RabbitMQ and Valkey
@@ -85,6 +86,11 @@ bench-quick: $(READY) ## The same with smaller numbers, within two minutes
 faults: $(READY) ## Kill and cut off everything while messages flow, and count them (DURATION=300 SEED=...)
 	@$(BIN)/python -m outrider.embedded.rabbitmq --install
 	@$(BIN)/python -m tests.faults --duration $(or $(DURATION),300) $(if $(SEED),--seed $(SEED))
+
+model: $(READY) ## Search all states of the model of relay and scheduler for lost rows and wrong order (a minute)
+	@$(BIN)/python -m tests.model.ownership 2 1
+	@$(BIN)/python -m tests.model.ownership 3 0
+	@$(BIN)/python -m tests.model.ownership 2 2
 
 clean: ## Remove everything that the other targets made
 	rm -rf $(VENV) .run .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache build dist bench/latest.json bench/venvs

@@ -13,10 +13,11 @@ storage.server_time).
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from itertools import groupby
+from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
 from outrider.cdc_relay.column_types import Converter, converters
@@ -87,29 +88,37 @@ def decode(payload: bytes) -> PgoutputMessage | None:
 class RowReader:
     """Reads the wanted columns, in the wanted order, from the inserts of one relation."""
 
-    __slots__ = ("_head", "_order", "_plan", "relation")
+    __slots__ = ("_constants", "_head", "_order", "_plan", "relation")
 
-    def __init__(self, relation: Relation, wanted: Sequence[str], *, repeating: Collection[str] = ()) -> None:
+    def __init__(
+        self,
+        relation: Relation,
+        wanted: Sequence[str],
+        *,
+        repeating: Collection[str] = (),
+        defaults: Mapping[str, Any] = MappingProxyType({}),
+    ) -> None:
         """
-        Choose the conversions. Raises ProtocolError if the relation lacks a wanted column.
+        Choose the conversions. Raises ProtocolError if the relation lacks a wanted column that has no default.
 
         repeating  columns that mostly hold the same value as in the previous row: adjacent ones are compared with its
                    bytes in one step, and read only if they differ
+        defaults   values of columns that the relation may lack
         """
         found = [column.name for column in relation.columns if column.name in wanted]
-        if missing := [name for name in wanted if name not in found]:
-            raise ProtocolError(
-                f"table {relation.namespace}.{relation.name} is published without {', '.join(missing)}: "
-                "migrate the schema, or add the columns to the publication"
-            )
+        missing = [name for name in wanted if name not in found]
+        if needed := [name for name in missing if name not in defaults]:
+            raise ProtocolError(f"table {relation.namespace}.{relation.name} is published without {', '.join(needed)}")
+        self._constants = [defaults[name] for name in missing]
+        found += missing
         self.relation = relation
         self._head = _INSERT.pack(b"I", relation.relation_id, b"N", len(relation.columns))
         self._plan: _Plan = []
         for repeats, columns in groupby(relation.columns, lambda column: column.name in repeating):
             steps: _Plan = [(None, column.name in wanted, *converters(column.type_oid)) for column in columns]
             self._plan += [(_Run(steps), True, bytes, bytes)] if repeats else steps
-        # None: the relation has the columns in the wanted order.
-        self._order = None if found == list(wanted) else [found.index(name) for name in wanted]
+        # None: the relation has all columns, in the wanted order.
+        self._order = None if found == list(wanted) and not missing else [found.index(name) for name in wanted]
 
     def read(self, payload: bytes) -> tuple[Any, ...]:
         """The wanted values of one Insert message."""
@@ -124,6 +133,7 @@ class RowReader:
             raise ProtocolError(f"an insert into {self.relation.name} of {len(payload)} bytes should have {end}")
         if self._order is None:
             return tuple(values)
+        values += self._constants
         return tuple(values[position] for position in self._order)
 
     def _read_columns(self, plan: _Plan, payload: bytes, offset: int, values: list[Any]) -> int:

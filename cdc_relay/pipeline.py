@@ -8,9 +8,11 @@ Input: rows read from the stream, publish outcomes, finished settlements. Output
 - a row that the relay leaves in the table blocks its key: failed, shed, handed over, late, or owned by the scheduler;
 - a row of a blocked key is handed over, unless a query showed that the table holds no earlier row of the key. That
   query is valid only while the relay has no unsettled row of the key that it leaves to the scheduler: other sessions
-  may not see such a row yet.
+  may not see such a row yet. For the same reason a row with a key that the relay skips stays in the window, and holds
+  the confirmed position, until other sessions see it: a relay that starts later must find its key in the table.
 
-Every row that enters the window leaves it by exactly one settlement, or at once if it is not the relay's.
+Every row that enters the window leaves it by exactly one settlement, or at once if the table shows that it is not the
+relay's.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from outrider.cdc_relay.settlements import Delivered, Failed, HandedOver, Settlement
+from outrider.cdc_relay.settlements import Delivered, Failed, HandedOver, Settlement, Skipped
 from outrider.cdc_relay.window import Window
 from outrider.delivery.key_queues import KeyQueues
 from outrider.delivery.publisher import Outcome
@@ -53,16 +55,32 @@ class Pipeline:
         self._unconfirmed: dict[int, tuple[Message, int]] = {}  # with the server time of the publish
         self._to_publish: list[Message] = []
         self._to_settle: list[Settlement] = []
+        self._late = 0
+        self.late_in_a_row = 0
+        """The newest rows of the relay, if all of them were skipped because they came too late."""
 
     # -- rows ---------------------------------------------------------------------------------------------------------
 
     def accept(self, message: Message, now: int) -> bool:
         """Take a row into the window if it is the relay's; then `admit` must follow. Otherwise its key is blocked."""
-        if message.owner == "relay" and _is_supported(message) and self._in_time(message, now):
+        if message.id in self.window:
+            self._forget_row_with_id(message.id)
+        if message.owner == "relay" and _is_supported(message):
+            if self._in_time(message, now):
+                self.window.enter(message)
+                self.late_in_a_row = 0
+                return True
+            self._late += 1
+            self.late_in_a_row += 1
+        if message.ordering_key is not None:
             self.window.enter(message)
-            return True
-        self._block_key(message)
+            self._to_settle.append(Skipped(message.id, self._xid(message)))
+            self._block_key_until_settled(message)
         return False
+
+    def transactions_of(self, messages: Iterable[Message]) -> dict[int, int]:
+        """The transaction of each row that is in the window, by the row's id."""
+        return {message.id: self._xid(message) for message in messages}
 
     def drop_rows_not_owned(self, messages: Iterable[Message], owners: Mapping[int, str]) -> list[Message]:
         """Keep the rows that the relay owns. Rows without an owner are gone; the scheduler's rows block their key."""
@@ -73,8 +91,8 @@ class Pipeline:
                 kept.append(message)
                 continue
             self.window.leave((message.id,))
-            if owner is not None:
-                self._block_key(message)
+            if owner is not None and message.ordering_key is not None:
+                self.blocked_keys.add(message.ordering_key)
         return kept
 
     def heads_of_blocked_keys(self, messages: Iterable[Message]) -> dict[str, int]:
@@ -91,6 +109,8 @@ class Pipeline:
         self.blocked_keys.difference_update(free_keys)
         for message in messages:
             key = message.ordering_key
+            if not self.window.holds(message):
+                continue  # a later row has its id
             if message.expires_at is not None and message.expires_at <= now:
                 self._hand_over(message)  # the scheduler buries expired messages
             elif key is None:
@@ -106,9 +126,10 @@ class Pipeline:
         """Settle confirmed messages, retry or bury refused ones, hand over those that met an outage."""
         confirmations = []
         for message, failure in outcomes:
-            unconfirmed = self._unconfirmed.pop(message.id, None)
-            if unconfirmed is None:
-                continue  # handed over before the outcome arrived
+            unconfirmed = self._unconfirmed.get(message.id)
+            if unconfirmed is None or unconfirmed[0].event_id != message.event_id:
+                continue  # handed over before the outcome arrived; or the id belongs to another row now
+            del self._unconfirmed[message.id]
             if failure is None:
                 transaction = self.window.transaction_of(message.id)
                 self._to_settle.append(Delivered(message.id, transaction.xid))
@@ -125,16 +146,11 @@ class Pipeline:
                 self._hand_over_waiting(message)
         return confirmations
 
-    def finish_settled(self, ids: Iterable[int]) -> None:
+    def finish_settled(self, settlements: Iterable[Settlement]) -> None:
         """Remove rows whose settlement is written."""
-        ids = list(ids)
-        self.window.leave(ids)
-        for row_id in ids if self._blocking_rows else ():
-            key = self._blocking_rows.pop(row_id, None)
-            if key is not None:
-                self._blocking_row_counts[key] -= 1
-                if not self._blocking_row_counts[key]:
-                    del self._blocking_row_counts[key]
+        ids = self.window.leave_settled(settlements)
+        if self._blocking_rows:
+            self._unblock_rows(ids)
 
     def hand_over_unconfirmed(self) -> None:
         """Leave every message without an outcome to the scheduler, with those that wait behind it."""
@@ -164,6 +180,11 @@ class Pipeline:
         work, self._to_settle = self._to_settle, []
         return work
 
+    def take_late(self) -> int:
+        """How many rows of the relay were skipped since the last call because their hand-over is near or past."""
+        late, self._late = self._late, 0
+        return late
+
     @property
     def unconfirmed(self) -> int:
         return len(self._unconfirmed)
@@ -184,6 +205,8 @@ class Pipeline:
 
     def _publish_next_of_key(self, confirmed: Message, now: int) -> None:
         following = self._key_queues.confirmed(confirmed)
+        while following is not None and not self.window.holds(following):
+            following = self._key_queues.confirmed(following)
         if following is None:
             return
         if self._in_time(following, now):
@@ -199,8 +222,31 @@ class Pipeline:
                 self._hand_over(waiting)
 
     def _hand_over(self, message: Message) -> None:
+        if not self.window.holds(message):
+            return
         self._to_settle.append(HandedOver(message.id, self._xid(message)))
         self._block_key_until_settled(message)
+
+    def _forget_row_with_id(self, row_id: int) -> None:
+        """
+        A second row with the id of a row in the window (ids were restarted, or given by hand) shows that the first one
+        was deleted: nothing of it is left to settle, and its outcome does not matter.
+        """
+        self.window.leave((row_id,))
+        self._unblock_rows((row_id,))
+        if (unconfirmed := self._unconfirmed.pop(row_id, None)) is not None:
+            self._hand_over_waiting(unconfirmed[0])
+        self._to_publish = [message for message in self._to_publish if message.id != row_id]
+        self._to_settle = [settlement for settlement in self._to_settle if settlement.id != row_id]
+
+    def _unblock_rows(self, ids: Iterable[int]) -> None:
+        """These rows no longer block their keys. The keys stay blocked until a query finds them free."""
+        for row_id in ids:
+            key = self._blocking_rows.pop(row_id, None)
+            if key is not None:
+                self._blocking_row_counts[key] -= 1
+                if not self._blocking_row_counts[key]:
+                    del self._blocking_row_counts[key]
 
     def _block_key_until_settled(self, message: Message) -> None:
         """Block the key, and do not look it up in the table before this row is settled."""
@@ -209,10 +255,6 @@ class Pipeline:
             self.blocked_keys.add(key)
             self._blocking_row_counts[key] += 1
             self._blocking_rows[message.id] = key
-
-    def _block_key(self, message: Message) -> None:
-        if message.ordering_key is not None:
-            self.blocked_keys.add(message.ordering_key)
 
     def _xid(self, message: Message) -> int:
         return self.window.transaction_of(message.id).xid

@@ -19,6 +19,7 @@ from outrider.cdc_relay.reporting import RelayReporter
 from outrider.cdc_relay.slot import OBJECT_IN_USE, UNDEFINED_OBJECT, drop_slot_older_than_publication, ensure_slot
 from outrider.cdc_relay.stream import ReplicationStream
 from outrider.errors import DatabaseError, ReplicationError, SetupError
+from outrider.operations.doctor.timeline import FAILOVER_FOUND, FAILOVER_REMEDY
 from outrider.operations.setup.facts import applied_migrations, handover_seconds, publication_problem, server_problem
 from outrider.runtime.crash_points import crash_point
 from outrider.runtime.reconnect_delay import STEADY_SECONDS, reconnect_delay
@@ -46,6 +47,8 @@ class Relay:
         self._ever_connected = False
         self._reached_broker = False
         self._slot_is_older_than_publication = False
+        self._timeline: int | None = None
+        self._timeline_changes = 0
         self._after_acquire = crash_point("relay.after_acquire")
         # Raises SettingsError for an unusable broker_url, before anything is opened.
         open_service_publisher(settings).close()
@@ -78,6 +81,10 @@ class Relay:
             "delivered": self._reporter.delivered,
             "failed": self._reporter.failed,
             "handed_over": self._reporter.handed_over,
+            "late": self._reporter.late,
+            "clock_jumps": self._reporter.clock_jumps,
+            "timeline": self._timeline,
+            "timeline_changes": self._timeline_changes,
             "in_flight": self._metrics.relay_in_flight.value,
             "blocked_keys": self._metrics.blocked_keys.value,
             "replication_lag_bytes": self._metrics.replication_lag_bytes.value,
@@ -96,6 +103,7 @@ class Relay:
                 heartbeat.stop()
                 return
             self._ever_connected = True
+            self._check_timeline(store)
             self._after_acquire()
             session = ReplicationSession(
                 self._settings,
@@ -140,6 +148,15 @@ class Relay:
                 f"the relay owns a new row for {handover:g} s, which is not longer than send_timeout_seconds "
                 f"({margin:g}): lower send_timeout_seconds, or raise the {handover:g} s with "
                 "`outrider setup --handover-after`"
+            )
+
+    def _check_timeline(self, store: Store) -> None:
+        """Notice a failover that happened since the last session."""
+        before, self._timeline = self._timeline, store.timeline()
+        if before is not None and before != self._timeline:
+            self._timeline_changes += 1
+            log.warning(
+                "timeline_changed", before=before, now=self._timeline, reason=FAILOVER_FOUND, hint=FAILOVER_REMEDY
             )
 
     # -- the slot -----------------------------------------------------------------------------------------------------

@@ -6,6 +6,7 @@ position. It makes no blocking broker call, and it does not write settlements (`
 nor slow settling delays the status that PostgreSQL expects. It does run short queries, and waits for these:
 
     start            server clock, keys in the table, WAL position
+    _run_turn        server clock, once a second at most, while frames of the stream are older than the estimate
     _admit           owners of rows while catching up; whether keys are free, only while keys are blocked
     _unblock_keys    keys in the table, every 30 s, only while keys are blocked
     Heartbeat.beat   presence and slot state, every 5 s
@@ -81,7 +82,7 @@ class ReplicationSession:
         self._heartbeat = heartbeat
         self._reporter = reporter
         self._health = health
-        self._clock = ServerClock(query_store.server_clock())
+        self._clock = ServerClock(query_store.server_clock)
         # The keys are read before the position: a row that is committed in between is not among them, but every row
         # before the position is checked against the table.
         self._pipeline = Pipeline(
@@ -139,12 +140,15 @@ class ReplicationSession:
             self._status_due, reading=room > 0, confirms_can_wait=room > 0 and self._pipeline.confirms_can_wait
         )
         if ready.stream and (batch := self._stream.read(min(room, READ_LIMIT))) is not None:
-            self._clock.observe(batch.sent_at)
+            if jump := self._clock.observe(batch.sent_at):
+                self._reporter.report_clock_jump(jump)
             rows = self._decode_messages(batch.messages)
             self._submit_work()  # publish new rows before the bookkeeping
             self._update_server_position(batch)
             if rows:
                 self._reporter.report_rows(rows)
+            if late := self._pipeline.take_late():
+                self._reporter.report_late(late, in_a_row=0 if self._catching_up else self._pipeline.late_in_a_row)
         self._handle_events(ready)
         self._submit_work()
         self._send_status()
@@ -197,7 +201,7 @@ class ReplicationSession:
 
     def _admit(self, rows: list[Message], *, check_owners: bool) -> None:
         if check_owners:
-            rows = self._pipeline.drop_rows_not_owned(rows, self._store.owners([row.id for row in rows]))
+            rows = self._pipeline.drop_rows_not_owned(rows, self._store.owners(self._pipeline.transactions_of(rows)))
         free: set[str] = set()
         if self._pipeline.blocked_keys and (heads := self._pipeline.heads_of_blocked_keys(rows)):
             free = self._store.free_keys(heads)
@@ -236,7 +240,7 @@ class ReplicationSession:
     def _finish_settled(self) -> None:
         for settlements, seconds in self._settler.take_settled():
             self._unfinished_settlements -= len(settlements)
-            self._pipeline.finish_settled([item.id for item in settlements])
+            self._pipeline.finish_settled(settlements)
             self._reporter.report_settlements(settlements, seconds)
             self._before_feedback()
 

@@ -21,16 +21,48 @@ from outrider.telemetry.metrics import Metrics, destination
 log = get_logger(__name__)
 
 
+MANY_LATE_ROWS = 100
+"""So many late rows in a row are no accident of a few slow transactions."""
+
+
 class RelayReporter:
-    """Counts since the start of the process are in `delivered`, `handed_over` and `failed`."""
+    """Counts since the start of the process are in `delivered`, `handed_over`, `failed`, `late` and `clock_jumps`."""
 
     def __init__(self, metrics: Metrics) -> None:
         self._metrics = metrics
-        self.delivered = self.handed_over = self.failed = 0
+        self._warned_of_late_rows = False
+        self.delivered = self.handed_over = self.failed = self.late = self.clock_jumps = 0
 
     def report_rows(self, rows: Sequence[Message]) -> None:
         """Rows were read from the WAL."""
         self._metrics.enqueued(row.event_type for row in rows)
+
+    def report_late(self, late: int, *, in_a_row: int) -> None:
+        """Rows were skipped because their hand-over is near or past; `in_a_row`: so many since one was in time."""
+        self.late += late
+        self._metrics.late(late)
+        if in_a_row < MANY_LATE_ROWS:
+            self._warned_of_late_rows = False
+        elif not self._warned_of_late_rows:
+            self._warned_of_late_rows = True
+            log.warning(
+                "rows_too_late",
+                in_a_row=in_a_row,
+                reason="the relay reads rows so late after their insert that it must leave them to the scheduler",
+                hint="a transaction lasts longer than the hand-over time (outrider setup --handover-after), the relay "
+                "cannot keep up, or the database's clock was set (outrider doctor)",
+            )
+
+    def report_clock_jump(self, seconds: float) -> None:
+        self.clock_jumps += 1
+        self._metrics.clock_jumped()
+        log.warning(
+            "clock_jumped",
+            seconds=round(seconds, 3),
+            reason=f"the database's clock was set {'forward' if seconds > 0 else 'back'} by {abs(seconds):.1f} s",
+            hint="let NTP slew the clock of the database server: rows that are handed over or claimed meanwhile are "
+            "delivered late or twice",
+        )
 
     def report_failures(self, outcomes: Sequence[Outcome]) -> None:
         """Count all failures, and log those that concern one message. BackgroundPublisher logs an outage, once."""

@@ -30,4 +30,11 @@ class Failed(NamedTuple):
     decision: Decision
 
 
-Settlement = Delivered | HandedOver | Failed
+class Skipped(NamedTuple):
+    """Nothing is written. Settled once other sessions see it: from then on a query on its key finds it."""
+
+    id: int
+    xid: int
+
+
+Settlement = Delivered | HandedOver | Failed | Skipped

@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from outrider.cdc_relay.settlements import Settlement
 from outrider.storage.message import Message
 
 
@@ -29,13 +30,21 @@ class Window:
     def __init__(self, *, max_messages: int, max_bytes: int) -> None:
         self._max_messages = max_messages
         self._max_bytes = max_bytes
-        self._rows: dict[int, tuple[Transaction, int]] = {}
+        self._rows: dict[int, tuple[Transaction, int, str]] = {}  # with size and event_id
         self._bytes = 0
         self._transactions: deque[Transaction] = deque()
         self._confirmed = 0
 
     def __len__(self) -> int:
         return len(self._rows)
+
+    def __contains__(self, row_id: int) -> bool:
+        return row_id in self._rows
+
+    def holds(self, message: Message) -> bool:
+        """Whether it is this message that is in the window, not another row with its id."""
+        row = self._rows.get(message.id)
+        return row is not None and row[2] == message.event_id
 
     @property
     def room(self) -> int:
@@ -64,12 +73,12 @@ class Window:
         self._transactions.append(Transaction(xid, commit_time))
 
     def enter(self, message: Message) -> None:
-        """Add a row of the transaction that is being read."""
+        """Add a row of the transaction that is being read. Its id must not be in the window."""
         transaction = self._transactions[-1]
         transaction.unsettled += 1
         size = message.size
         self._bytes += size
-        self._rows[message.id] = (transaction, size)
+        self._rows[message.id] = (transaction, size, message.event_id)
 
     def commit(self, end_lsn: int) -> None:
         self._transactions[-1].end_lsn = end_lsn
@@ -81,6 +90,13 @@ class Window:
             if entry is not None:
                 entry[0].unsettled -= 1
                 self._bytes -= entry[1]
+
+    def leave_settled(self, settlements: Iterable[Settlement]) -> list[int]:
+        """Remove settled rows; returns their ids. A settlement of another row that had the same id is ignored."""
+        rows = self._rows
+        ids = [item.id for item in settlements if item.id in rows and rows[item.id][0].xid == item.xid]
+        self.leave(ids)
+        return ids
 
     def transaction_of(self, row_id: int) -> Transaction:
         return self._rows[row_id][0]

@@ -10,6 +10,8 @@ replication message carries the server's clock.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import NamedTuple
 
 SCHEMA_VERSION = 1
@@ -56,3 +58,27 @@ class Message(NamedTuple):
     def describe(self) -> dict[str, object]:
         """The fields that logs may contain: not the payload, not the headers."""
         return {"id": self.id, "event_id": self.event_id, "event_type": self.event_type}
+
+
+COLUMN_DEFAULTS: Mapping[str, int | str | None] = MappingProxyType(
+    {
+        "schema_version": 1,
+        "aggregate_type": None,
+        "aggregate_id": None,
+        "ordering_key": None,
+        "exchange": "",
+        "content_type": "application/json",
+        "content_encoding": "utf-8",
+        "headers": "{}",
+        "properties": "{}",
+        "declarations": None,
+        "context": None,
+        "expires_at": None,
+        "attempts": 0,
+        "owner": "relay",
+    }
+)
+"""
+The value of a column in rows that were written before the table had it, as ADD COLUMN gives it to them: its default in
+sql/schema.sql, or null. The other columns have no such value. A test compares this with the schema.
+"""

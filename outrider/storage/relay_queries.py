@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from outrider.storage.query_runner import QueryRunner, array_literal
 
@@ -24,9 +24,9 @@ class RelayQueries(QueryRunner):
         """The largest id in the table; 0 when it is empty."""
         return int(self._value("newest_id"))
 
-    def owners(self, ids: Sequence[int]) -> dict[int, str]:
-        """The owner of each of these rows that is in the table."""
-        return dict(self._execute("owners", ids=array_literal(ids)))
+    def owners(self, rows: Mapping[int, int]) -> dict[int, str]:
+        """The owner of each of these rows (id to transaction) that is in the table, or may still become visible."""
+        return dict(self._execute("owners", ids=array_literal(rows), xids=array_literal(rows.values())))
 
     def in_progress(self, xids: Iterable[int]) -> set[int]:
         """Those of these transactions that a new snapshot does not see yet."""
@@ -43,6 +43,10 @@ class RelayQueries(QueryRunner):
     def wal_position(self) -> str:
         """The end of the WAL."""
         return str(self._value("wal_position"))
+
+    def timeline(self) -> int:
+        """The number of the server's timeline: it changes when a standby is promoted."""
+        return int(self._value("timeline"))
 
     def server_clock(self) -> int:
         """The database's clock, as server time (see server_time.py)."""

@@ -65,6 +65,11 @@ DEFERRED = Spec(
     "outbox_messages_deferred_total",
     "Messages left for later without an attempt spent: outage, hand-over, blocked key.",
 )
+LATE = Spec(
+    "outbox_messages_late_total",
+    "Messages that the relay left to the scheduler because it read them too late, close to their hand-over.",
+)
+CLOCK_JUMPS = Spec("outbox_clock_jumps_total", "Jumps of the database's clock by a second or more, forward or back.")
 DEAD_LETTERED = Spec("outbox_messages_dead_lettered_total", "Messages buried, by reason.", ("reason", "type"))
 MESSAGE_AGE = Spec(
     "outbox_message_age_seconds", "Seconds from the commit of a message to the broker's confirm.", buckets=AGE_BUCKETS
@@ -108,6 +113,8 @@ class Metrics:
         self._published = self._counter(PUBLISHED)
         self._failures = self._counter(FAILURES)
         self._deferred = self._counter(DEFERRED)
+        self._late = self._counter(LATE)
+        self._clock_jumps = self._counter(CLOCK_JUMPS)
         self._dead_lettered = self._counter(DEAD_LETTERED)
         self.message_age = Histogram(MESSAGE_AGE, registry)
         self.publish_seconds = Histogram(PUBLISH_SECONDS, registry)
@@ -150,6 +157,12 @@ class Metrics:
 
     def deferred(self, count: int) -> None:
         self._deferred.inc(count)
+
+    def late(self, count: int) -> None:
+        self._late.inc(count)
+
+    def clock_jumped(self) -> None:
+        self._clock_jumps.inc()
 
     def dead_lettered(self, reason: str, event_type: str, count: int = 1) -> None:
         self._dead_lettered.labels(reason, self._type_label(event_type)).inc(count)

@@ -31,6 +31,32 @@ SELECT system_identifier::text FROM pg_control_system();
 -- The names of the prepared statements of this backend.
 SELECT name FROM pg_prepared_statements;
 
+-- doctor_promotion --
+-- When the server's timeline began, from its history file, and a relay that has been running since before. Needs the
+-- privileges of pg_monitor. The file's time is in whole seconds.
+SELECT extract(epoch FROM clock_timestamp() - h.modification)::float8 AS seconds_ago,
+       (SELECT w.name FROM :"schema".outbox_worker AS w
+         WHERE w.kind = 'relay' AND w.started_at < h.modification + interval '1 second'
+         ORDER BY w.started_at LIMIT 1) AS since_start_of
+  FROM (SELECT 1) AS one
+  LEFT JOIN pg_ls_waldir() AS h ON h.name = left(pg_walfile_name(pg_current_wal_insert_lsn()), 8) || '.history';
+
+-- doctor_clock --
+-- How far the latest of the recorded times lies ahead of the clock: the newest row of the outbox, the services, the
+-- start of the server. Negative or null unless the clock was set back.
+SELECT extract(epoch FROM greatest(
+           (SELECT created_at FROM :"schema".outbox ORDER BY id DESC LIMIT 1),
+           (SELECT max(greatest(started_at, last_seen_at)) FROM :"schema".outbox_worker),
+           pg_postmaster_start_time()) - clock_timestamp())::float8 AS ahead_seconds;
+
+-- doctor_columns --
+-- The columns of the outbox.
+SELECT a.attname::text AS name
+  FROM pg_attribute AS a
+  JOIN pg_class AS t ON t.oid = a.attrelid
+  JOIN pg_namespace AS n ON n.oid = t.relnamespace
+ WHERE n.nspname = %(schema)s AND t.relname = 'outbox' AND a.attnum > 0 AND NOT a.attisdropped;
+
 -- doctor_indexes --
 -- The valid indexes of the outbox's tables.
 SELECT i.relname::text AS name

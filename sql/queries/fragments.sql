@@ -81,6 +81,21 @@ unparked AS (
        AND NOT isfinite(o.next_attempt_at)
 )
 
+-- with_snapshot --
+-- Joined to rows of t (xid), transactions as pgoutput sends them (the lower 32 bits): this statement's snapshot, and the
+-- whole number of the transaction. The upper bits are those that bring the number nearest to the snapshot's xmax.
+CROSS JOIN (SELECT pg_current_snapshot() AS snapshot) AS now
+CROSS JOIN LATERAL (SELECT pg_snapshot_xmax(now.snapshot)::text::bigint AS xmax) AS newest
+CROSS JOIN LATERAL (
+      SELECT newest.xmax + ((t.xid - newest.xmax) & 4294967295) -
+             CASE WHEN (t.xid - newest.xmax) & 4294967295 > 2147483647 THEN 4294967296 ELSE 0 END AS full_xid
+      ) AS whole
+
+-- not_seen --
+-- With with_snapshot: this statement does not see the rows of the transaction yet. The WAL is ahead of visibility, for
+-- an instant always, with synchronous replication for long: a row that is missing then may still appear.
+NOT pg_visible_in_snapshot(whole.full_xid::text::xid8, now.snapshot)
+
 -- keys_with_parked_rows --
 -- Recursive CTE `k`: the ordering keys that have parked rows, one index probe per key, and a final null.
 k (ordering_key) AS (

@@ -28,22 +28,21 @@ RETURNING o.id;
 SELECT coalesce(max(id), 0) FROM :"schema".outbox;
 
 -- owners --
--- The owner of each of these rows that is still in the table: the relay checks rows against it while it catches up.
-SELECT id, owner FROM :"schema".outbox WHERE id = ANY(%(ids)s::bigint[]);
+-- The owner of each of these rows, for the relay while it catches up. A row that is gone is left out. A row of a
+-- transaction that this statement does not see yet still has the owner that it was inserted with, the relay: no other
+-- session can have changed it. One statement, so that both looks have one snapshot.
+SELECT t.id, coalesce(o.owner, 'relay')
+  FROM unnest(%(ids)s::bigint[], %(xids)s::bigint[]) AS t (id, xid)
+  LEFT JOIN (SELECT id, owner FROM :"schema".outbox WHERE id = ANY(%(ids)s::bigint[])) AS o USING (id)
+ :with_snapshot
+ WHERE o.owner IS NOT NULL OR :not_seen;
 
 -- in_progress --
--- Those of these transactions (lower 32 bits, as pgoutput sends them) that a new snapshot does not see yet. The WAL is
--- ahead of visibility, with synchronous replication for long: a row that is missing then may still appear. The upper
--- bits are those that bring the number nearest to the snapshot's xmax.
+-- Those of these transactions that this statement does not see yet.
 SELECT t.xid
   FROM unnest(%(xids)s::bigint[]) AS t (xid)
- CROSS JOIN (SELECT pg_current_snapshot() AS snapshot) AS now
- CROSS JOIN LATERAL (SELECT pg_snapshot_xmax(now.snapshot)::text::bigint AS xmax) AS newest
- CROSS JOIN LATERAL (
-       SELECT newest.xmax + ((t.xid - newest.xmax) & 4294967295) -
-              CASE WHEN (t.xid - newest.xmax) & 4294967295 > 2147483647 THEN 4294967296 ELSE 0 END AS full_xid
-       ) AS whole
- WHERE NOT pg_visible_in_snapshot(whole.full_xid::text::xid8, now.snapshot);
+ :with_snapshot
+ WHERE :not_seen;
 
 -- keys_in_table --
 -- Every ordering key that has a row, one index probe per key. A relay that starts blocks these keys.
@@ -71,6 +70,10 @@ SELECT k.ordering_key
 -- wal_position --
 -- The end of the WAL. While the relay catches up, rows committed before it are checked against the table.
 SELECT pg_current_wal_insert_lsn()::text;
+
+-- timeline --
+-- The timeline of the server: a promoted standby, or a server restored to a point in time, starts a new one.
+SELECT ('x' || left(pg_walfile_name(pg_current_wal_insert_lsn()), 8))::bit(32)::int;
 
 -- server_clock --
 -- The database's clock in microseconds since 2000-01-01 UTC, the unit of the replication protocol.

@@ -34,6 +34,7 @@ HOT_PATH: Mapping[str, dict[str, Any]] = {
     "next_due": {},
     "settle": {"ids": IDS, "claim": "s/1", "run_length": RUN_LENGTH},
     "settle_unfollowed": {"ids": IDS, "claim": None},
+    "owners": {"ids": IDS, "xids": IDS},
     "settle_to_archive": {"ids": IDS, "claim": "s/1", "run_length": RUN_LENGTH},
     "fail": {"ids": IDS, "errors": ["no"] * 500, "backoff_seconds": [1.0] * 500, "claim": "s/1"},
     "bury": {

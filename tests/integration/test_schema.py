@@ -12,6 +12,7 @@ import pytest
 from psycopg import sql
 
 from outrider.producer import Outbox
+from outrider.storage.message import COLUMN_DEFAULTS, Message
 from outrider.storage.sql_files import migrations, script, sql_directory
 from outrider.storage.store import Store
 from tests.fixtures.database import Database
@@ -121,6 +122,22 @@ def test_the_planner_accepts_every_query(database: Database) -> None:
             parameters = dict.fromkeys(re.findall(r"%\((\w+)\)s", queries[name]))
             text = psycopg.ClientCursor(connection).mogrify(queries[name], parameters)
             connection.execute("EXPLAIN " + text)
+
+
+def test_a_column_that_wal_can_lack_has_the_value_that_the_schema_gives_to_existing_rows(database: Database) -> None:
+    """A constant default, or null. A volatile default gives each row another value."""
+    with database.connect() as connection:
+        columns = connection.execute(
+            "SELECT column_name, data_type, is_nullable = 'YES', column_default FROM information_schema.columns "
+            "WHERE table_name = 'outbox' AND table_schema = 'public' AND is_identity = 'NO'"
+        ).fetchall()
+        expected: dict[str, object] = {}
+        for name, data_type, nullable, default in columns:
+            if name in Message._fields and (nullable or (default is not None and "(" not in default)):
+                row = connection.execute(f"SELECT ({default or 'NULL'})::{data_type}").fetchone()
+                assert row is not None
+                expected[name] = json.dumps(row[0]) if data_type == "json" and row[0] is not None else row[0]
+    assert dict(COLUMN_DEFAULTS) == expected
 
 
 def test_the_message_columns_give_a_message_back(database: Database) -> None:

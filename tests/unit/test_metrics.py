@@ -30,6 +30,8 @@ DOCUMENTED = [
     "outbox_messages_published_total",
     "outbox_publish_failures_total",
     "outbox_messages_deferred_total",
+    "outbox_messages_late_total",
+    "outbox_clock_jumps_total",
     "outbox_messages_dead_lettered_total",
     "outbox_message_age_seconds",
     "outbox_publish_seconds",

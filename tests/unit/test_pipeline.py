@@ -1,10 +1,11 @@
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from outrider.cdc_relay.lsn import Lsn
 from outrider.cdc_relay.pipeline import Pipeline
-from outrider.cdc_relay.settlements import Delivered, Failed, HandedOver, Settlement
+from outrider.cdc_relay.settlements import Delivered, Failed, HandedOver, Settlement, Skipped
 from outrider.cdc_relay.window import Window
 from outrider.delivery.publisher import Outcome
 from outrider.delivery.retry_policy import RetryPolicy
@@ -42,12 +43,12 @@ def read(pipeline: Pipeline, *messages: Message, free: tuple[str, ...] = ()) -> 
 
 def settle(pipeline: Pipeline) -> list[Settlement]:
     work = pipeline.take_settlements()
-    pipeline.finish_settled([item.id for item in work])
+    pipeline.finish_settled(work)
     return work
 
 
-def ids(messages: list[Message]) -> list[int]:
-    return [message.id for message in messages]
+def ids(items: Sequence[Message | Settlement]) -> list[int]:
+    return [item.id for item in items]
 
 
 def test_messages_without_a_key_are_published_at_once_and_leave_the_window_when_settled() -> None:
@@ -58,7 +59,7 @@ def test_messages_without_a_key_are_published_at_once_and_leave_the_window_when_
     pipeline.apply_outcomes([Outcome(one, None), Outcome(two, None)], NOW)
     assert pipeline.take_settlements() == [Delivered(1, 7), Delivered(2, 7)]
     assert pipeline.window.confirmed == 0
-    pipeline.finish_settled([1, 2])
+    pipeline.finish_settled([Delivered(1, 7), Delivered(2, 7)])
     assert pipeline.window.confirmed == 100
 
 
@@ -72,7 +73,72 @@ def test_rows_that_are_not_the_relays_are_not_accepted_and_block_their_key() -> 
     )
     assert pipeline.blocked_keys == {"delayed", "newer", "late"}
     assert not pipeline.take_messages_to_publish()
+    assert (pipeline.late_in_a_row, pipeline.take_late(), pipeline.take_late()) == (1, 1, 0)
+
+
+def test_a_skipped_row_with_a_key_holds_the_position_until_other_sessions_see_it() -> None:
+    """Otherwise a relay that starts meanwhile would neither read the row nor find its key in the table."""
+    pipeline = make_pipeline()
+    read(pipeline, row(1, owner="scheduler", ordering_key="k"), row(2, owner="scheduler"))
+    assert pipeline.window.confirmed == 0
+    assert pipeline.heads_of_blocked_keys([row(3, ordering_key="k")]) == {}
+    assert settle(pipeline) == [Skipped(1, 7)]
     assert pipeline.window.confirmed == 100
+    assert pipeline.heads_of_blocked_keys([row(3, ordering_key="k")]) == {"k": 3}
+
+
+def test_a_second_row_with_the_id_of_one_in_flight_replaces_it_and_both_transactions_end() -> None:
+    pipeline = make_pipeline()
+    first, behind_first, second = row(1, ordering_key="a"), row(2, ordering_key="a"), row(1, ordering_key="b")
+    read(pipeline, first, behind_first)
+    assert pipeline.take_messages_to_publish() == [first]
+    read(pipeline, second)
+    assert pipeline.take_messages_to_publish() == [second]
+    assert pipeline.apply_outcomes([Outcome(first, None)], NOW) == []
+    assert settle(pipeline) == [HandedOver(2, 7)]
+    assert pipeline.window.confirmed == 100
+    pipeline.apply_outcomes([Outcome(second, None)], NOW)
+    assert settle(pipeline) == [Delivered(1, 7)]
+    assert pipeline.window.idle
+
+
+def test_a_row_that_waits_behind_its_key_is_not_sent_once_another_row_has_its_id() -> None:
+    pipeline = make_pipeline()
+    rows = [row(number, ordering_key="k") for number in (1, 2, 3)]
+    read(pipeline, *rows)
+    pipeline.take_messages_to_publish()
+    again = row(2)
+    read(pipeline, again)
+    assert pipeline.take_messages_to_publish() == [again]
+    pipeline.apply_outcomes([Outcome(rows[0], None)], NOW)
+    assert pipeline.take_messages_to_publish() == [rows[2]]
+    pipeline.apply_outcomes([Outcome(again, None), Outcome(rows[2], None)], NOW)
+    assert ids(settle(pipeline)) == [1, 2, 3]
+    assert pipeline.window.idle
+
+
+def test_a_settlement_of_the_first_row_with_an_id_does_not_settle_the_second() -> None:
+    pipeline = make_pipeline()
+    first, second = row(1), row(1)
+    read(pipeline, first)
+    pipeline.apply_outcomes([Outcome(first, None)], NOW)
+    settlements = pipeline.take_settlements()
+    pipeline.window.begin(8, NOW)
+    assert pipeline.accept(second, NOW)
+    pipeline.window.commit(Lsn(200))
+    pipeline.admit([second], (), NOW)
+    pipeline.finish_settled(settlements)
+    assert 1 in pipeline.window
+    assert pipeline.window.confirmed == 100
+
+
+def test_rows_that_come_too_late_are_counted_until_one_is_in_time() -> None:
+    pipeline = make_pipeline()
+    late = [row(number, next_attempt_at=NOW) for number in (1, 2, 3)]
+    read(pipeline, *late)
+    assert (pipeline.take_late(), pipeline.late_in_a_row) == (3, 3)
+    read(pipeline, row(4))
+    assert (pipeline.take_late(), pipeline.late_in_a_row) == (0, 0)
 
 
 def test_one_message_of_a_key_is_in_flight_at_a_time() -> None:

@@ -1,8 +1,9 @@
 """
-The clocks of this machine and of the database.
+The clock of the database, and its difference to this machine's.
 
-Delivery does not depend on their difference: every time is the database's. Celery's eta and expires, and the times in
-logs, come from the clock of a machine.
+Every time in the tables is the database's. If its clock was set back, rows are due later than they should be, by as
+much, and times in the tables lie in the future until the clock has caught up. Delivery does not depend on the
+difference to this machine; Celery's eta and expires, and the times in logs, come from the clock of a machine.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from outrider.operations.doctor.finding import Finding, ok, warning
 from outrider.storage.server_time import to_datetime
 from outrider.storage.store import Store
 
+CLOCK_CHECK = "clock of the database"
 WARNING_SECONDS = 2.0
 
 
@@ -36,3 +38,15 @@ def check_clock(offset_seconds: float) -> Finding:
             "check NTP on both machines: eta, expires and the times in logs are wrong by as much",
         )
     return ok("clock", f"differs from the database's by {abs(offset_seconds):.3f} s")
+
+
+def check_database_clock(ahead_seconds: float | None) -> Finding:
+    """`ahead_seconds`: how far the latest time in the tables lies ahead of the database's clock."""
+    if ahead_seconds is not None and ahead_seconds > WARNING_SECONDS:
+        return warning(
+            CLOCK_CHECK,
+            f"a recorded time lies {ahead_seconds:.1f} s in the future: the clock was set back by as much or more",
+            "let NTP slew the clock, not set it: retries and claims are late by as much (the relay counts jumps in "
+            "outbox_clock_jumps_total)",
+        )
+    return ok(CLOCK_CHECK, "no recorded time lies in the future")

@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from psycopg.conninfo import conninfo_to_dict
 
 from outrider.operations.diagnostic_queries import Unavailable, fetch, fetch_one, only_column, try_fetch
-from outrider.operations.doctor import publication, replication, roles, server, services, slot, table
+from outrider.operations.doctor import publication, replication, roles, server, services, slot, table, timeline
 from outrider.operations.doctor.broker import Route
-from outrider.operations.doctor.clock import check_clock, clock_offset
+from outrider.operations.doctor.clock import CLOCK_CHECK, check_clock, check_database_clock, clock_offset
 from outrider.operations.doctor.finding import Finding, not_checked, ok
 from outrider.operations.doctor.options import DoctorOptions, DoctorSettings
 from outrider.operations.outbox_state import COUNT_LIMIT, read_queue_counts, read_workers
@@ -52,6 +52,8 @@ class DatabaseCheck:
             yield from self._check_tables()
             yield from self._check_roles()
             yield from self._check_services()
+            ahead = try_fetch(fetch_one, self._store, only_column, "doctor_clock")
+            yield not_checked(CLOCK_CHECK, ahead) if isinstance(ahead, Unavailable) else check_database_clock(ahead)
         yield check_clock(clock_offset(self._store))
 
     def routes(self) -> list[Route] | Unavailable:
@@ -108,6 +110,9 @@ class DatabaseCheck:
             yield slot.check_retained(found, self._limits)
         if not isinstance(use, Unavailable):
             yield from slot.check_failover(found, self._server, use)
+        if self._vacuum:
+            promotion = try_fetch(fetch_one, self._store, timeline.Promotion, "doctor_promotion")
+            yield timeline.check_timeline(self._store.timeline(), promotion)
 
     # -- tables, roles, services --------------------------------------------------------------------------------------
 
@@ -120,6 +125,7 @@ class DatabaseCheck:
 
     def _check_tables(self) -> Iterator[Finding]:
         schema = self._settings.schema_name
+        yield table.check_columns(fetch(self._store, only_column, "doctor_columns", schema=schema), schema)
         yield table.check_indexes(fetch(self._store, only_column, "doctor_indexes", schema=schema), schema)
         yield table.check_vacuum(self._vacuum[0], self._limits)
         oldest = fetch_one(self._store, table.OldestTransaction, "doctor_oldest_transaction")

@@ -1,5 +1,5 @@
 """
-The tables: are the migrations and indexes complete, and does vacuum keep up?
+The tables: are the migrations, columns and indexes complete, and does vacuum keep up?
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from outrider.operations.doctor.finding import Finding, failed, ok, unknown, warning
 from outrider.operations.doctor.server import Limits
+from outrider.storage.message import COLUMN_DEFAULTS, Message
 from outrider.storage.sql_files import script
 
 MANY_DEAD_ROWS = 50_000
@@ -65,6 +66,16 @@ def check_indexes(valid: Iterable[str], schema: str) -> Finding:
         for name in missing
     )
     return failed("indexes", f"missing or invalid: {', '.join(missing)}", f"run {repair}")
+
+
+def check_columns(found: Iterable[str], schema: str) -> Finding:
+    missing = [name for name in Message._fields if name not in frozenset(found)]
+    if not missing:
+        return ok("columns", f"{schema}.outbox has all {len(Message._fields)} that the services read")
+    remedy = "add them as sql/schema.sql has them, or run the version that the schema belongs to"
+    if any(name not in COLUMN_DEFAULTS for name in missing):
+        remedy += "; the relay cannot read new rows and leaves them to the scheduler"
+    return failed("columns", f"{schema}.outbox lacks {', '.join(missing)}", remedy)
 
 
 def check_handover(seconds: float | None, *, send_timeout_seconds: float) -> Finding:
