@@ -185,7 +185,7 @@ def _produce(connect: Connect, numbers: Iterable[int], rate: float, seconds: flo
 
 @contextmanager
 def _publish_through_outbox(database: OutboxDatabase) -> Iterator[Send]:
-    outbox = Outbox(context=None, outside_transaction="allow")
+    outbox = Outbox("", context=None, outside_transaction="allow")
     with psycopg.connect(database.dsn, autocommit=True) as connection:
 
         def send(number: int) -> None:

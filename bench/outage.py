@@ -76,7 +76,7 @@ def measure(servers: BenchServers, scale: Scale, figures: Figures) -> None:
 
 
 def _commit(database: OutboxDatabase, first: int, rate: float, seconds: float) -> int:
-    outbox = Outbox(context=None)
+    outbox = Outbox("", context=None)
     count = 0
     with psycopg.connect(database.dsn) as connection:
         for number in steady_rate(rate, seconds):

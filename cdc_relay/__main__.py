@@ -22,7 +22,7 @@ def command(config: str | None, **flags: object) -> None:
     Runs until SIGTERM or SIGINT. Then it finishes the messages in flight, hands the rest over to the scheduler and
     exits with 0; a second signal ends it at once. A second relay is a standby: it waits for the replication slot.
 
-    Settings come from the environment, a TOML file (--config) and these flags; each overrides the one before. Put
+    Settings come from a TOML file (--config), the environment and these flags; each overrides the one before. Put
     secrets into the environment or the file: flags are visible in the process list.
     """
     settings = load_settings(RelaySettings, flags, config_file=config)

@@ -16,15 +16,16 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from outrider.consumer.definition import Consumer, consume
+    from outrider.consumer.definition import GENERATED, Consumer, consume
     from outrider.consumer.delivery import Delivery
     from outrider.consumer.errors import Reject
     from outrider.consumer.worker import Worker
 
-__all__ = ["Consumer", "Delivery", "Reject", "Worker", "consume"]
+__all__ = ["GENERATED", "Consumer", "Delivery", "Reject", "Worker", "consume"]
 
 # Imported on first use: outrider.consumer.inbox must work without aio-pika.
 _MODULES = {
+    "GENERATED": "definition",
     "Consumer": "definition",
     "Delivery": "delivery",
     "Reject": "errors",

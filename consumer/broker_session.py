@@ -25,19 +25,17 @@ from aiormq.exceptions import ChannelClosed
 
 from outrider.consumer.context import report_to_sentry
 from outrider.consumer.declare import check, declare, explain
-from outrider.consumer.definition import AnyConsumer
+from outrider.consumer.definition import DEFAULT_PREFETCH, AnyConsumer
 from outrider.consumer.delivery import Delivery, read_delivery
 from outrider.consumer.errors import NotStarted, TopologyError
 from outrider.consumer.handler_runner import HandlerRunner
+from outrider.consumer.logs import Logger, format_error
 from outrider.consumer.metrics import ConsumerMetrics
 from outrider.consumer.retry_decision import Bury, RetryAfterDelay, decide_after_failure, forwarded_properties
 from outrider.consumer.topology import DEAD_EXCHANGE, dead_letter_queue, delay_exchange, plan_topology
-from outrider.failures import one_line
-from outrider.telemetry.logs import get_logger
+from outrider.failures import describe_error
 
 CANCEL_SECONDS = 5.0
-
-log = get_logger(__name__)
 
 
 class BrokerSession:
@@ -46,33 +44,34 @@ class BrokerSession:
         connection: AbstractConnection,
         consumers: Sequence[AnyConsumer],
         *,
-        prefetch: int,
         runner: HandlerRunner,
         metrics: ConsumerMetrics,
         tasks: set[asyncio.Task[None]],
+        log: Logger,
     ) -> None:
+        """`consumers` have the worker's values for what they leave open."""
         self._connection = connection
         self._consumers = consumers
-        self._prefetch = prefetch
         self._runner = runner
         self._metrics = metrics
         self._subscriptions: list[tuple[Channel, str]] = []
         self._publish_channel: Channel | None = None
         self._stopping = False
+        self._log = log
         self._tasks = tasks  # shared with the worker: handlers can outlive the session
         self.is_lost = False
         self.ended: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         """Set to the reason when the session has ended."""
 
-    async def open(self, *, events_exchange: str, may_declare: bool) -> None:
+    async def open(self, *, may_declare: bool) -> None:
         """Declare or check the topology and start consuming. Raises TopologyError or the error of a lost connection."""
         self._connection.close_callbacks.add(self._on_connection_closed)
-        topology = plan_topology(self._consumers, events_exchange)
+        topology = plan_topology(self._consumers)
         await (declare if may_declare else check)(self._connection, topology)
         self._publish_channel = await self._open_channel(confirms=True)
         for consumer in self._consumers:
             channel = await self._open_channel(confirms=False)
-            await channel.basic_qos(prefetch_count=consumer.prefetch or self._prefetch)
+            await channel.basic_qos(prefetch_count=consumer.prefetch or DEFAULT_PREFETCH)
             try:
                 consuming = await channel.basic_consume(consumer.queue, partial(self._receive, consumer, channel))
             except ChannelClosed as error:
@@ -132,7 +131,7 @@ class BrokerSession:
         try:
             if self._stopping:
                 raise NotStarted
-            delivery = read_delivery(received, time.time())
+            delivery = read_delivery(received, time.time(), consumer.queue)
             status = await self._handle(consumer, received, delivery)
         except NotStarted:
             self._metrics.processed(consumer.name, "requeued")
@@ -144,8 +143,11 @@ class BrokerSession:
         try:
             await channel.basic_ack(received.delivery_tag, wait=False)
         except Exception as error:
-            log.warning(
-                "not_acknowledged", **delivery.describe(), error=_describe(error), hint="the broker delivers it again"
+            self._log.warning(
+                "not_acknowledged",
+                **delivery.describe(),
+                error=describe_error(error),
+                hint="the broker delivers it again",
             )
         self._metrics.processed(consumer.name, status)
 
@@ -153,22 +155,24 @@ class BrokerSession:
         """
         Run the handler; if it fails, forward the message. Returns the status for the metrics, or None if the broker did
         not confirm the copy. Raises NotStarted if the handler did not start.
+
+        Whatever the handler raises is a failure of its message, also SystemExit, KeyboardInterrupt and GeneratorExit:
+        passed on, asyncio would end the event loop or the session with them. Only signals end a worker.
         """
         try:
             return "done" if await self._runner.run(consumer, delivery) else "duplicate"
         except NotStarted:
             raise
-        except (Exception, asyncio.CancelledError) as error:
-            if isinstance(error, asyncio.CancelledError) and self._stopping:
+        except BaseException as error:
+            if _is_from_outside(error, self._stopping):
                 raise
-            decision = decide_after_failure(error, delivery, consumer.retry_delays, time.time())
-            event = log.bind(**delivery.describe(), consumer=consumer.name, error=decision.error)
+            decision = decide_after_failure(error, delivery, consumer.retry_delays or (), time.time())
+            event = self._log.bind(**delivery.describe(), consumer=consumer.name, error=decision.error)
             if isinstance(decision, RetryAfterDelay):
-                event.warning("failed", retry_in=decision.delay.text, exc_info=error)
+                event.warning("failed", retry_in=decision.delay.text, exception=format_error(error))
             else:
-                event.error(
-                    "buried", reason=decision.reason, exc_info=error if decision.reason == "max attempts" else None
-                )
+                trace = {"exception": format_error(error)} if decision.reason == "max attempts" else {}
+                event.error("buried", reason=decision.reason, **trace)
                 if decision.reason != "rejected":
                     report_to_sentry(error)
         return await self._forward(decision, consumer, received, delivery)
@@ -188,8 +192,8 @@ class BrokerSession:
                 mandatory=True,
             )
         except Exception as error:
-            log.error("not_forwarded", **delivery.describe(), exchange=exchange, error=_describe(error))
-            self.end(f"the broker did not accept a message for exchange {exchange}: {_describe(error)}")
+            self._log.error("not_forwarded", **delivery.describe(), exchange=exchange, error=describe_error(error))
+            self.end(f"the broker did not accept a message for exchange {exchange}: {describe_error(error)}")
             return None
         if isinstance(decision, Bury):
             return decision.reason
@@ -200,7 +204,7 @@ class BrokerSession:
         self._tasks.discard(task)
         # A bug in this module or in a log processor. The message is not acknowledged: ending the session requeues it.
         if not task.cancelled() and (error := task.exception()) is not None:
-            self.end(f"unexpected {_describe(error)}")
+            self.end(f"unexpected {describe_error(error)}")
 
     # -- channels -----------------------------------------------------------------------------------------------------
 
@@ -212,11 +216,17 @@ class BrokerSession:
 
     def _on_connection_closed(self, _: object, error: BaseException | None) -> None:
         self.is_lost = True
-        self.end(_describe(error) if error is not None else "the connection is closed")
+        self.end(describe_error(error) if error is not None else "the connection is closed")
 
     def _on_channel_closed(self, _: object, error: BaseException | None) -> None:
-        self.end(_describe(error) if error is not None else "a channel is closed")
+        self.end(describe_error(error) if error is not None else "a channel is closed")
 
 
-def _describe(error: BaseException) -> str:
-    return one_line(f"{type(error).__name__}: {error}" if str(error) else type(error).__name__)
+def _is_from_outside(error: BaseException, stopping: bool) -> bool:
+    """Whether the handler was cancelled at the shutdown, or its coroutine closed after the event loop has ended."""
+    if isinstance(error, GeneratorExit):
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            return True
+    return stopping and isinstance(error, asyncio.CancelledError)

@@ -69,7 +69,7 @@ class BrokerHosts:
                 virtualhost=client.virtual_host or "/",
                 ssl=bool(client.ssl),
                 ssl_context=self._tls if client.ssl else None,
-                heartbeat=HEARTBEAT_SECONDS,
+                heartbeat=round(client.heartbeat),  # that of the URL (`?heartbeat=`), where it has one
                 client_properties={"connection_name": f"outrider {self._name}"},
             ),
             self._timeout_seconds,

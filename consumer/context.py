@@ -17,7 +17,7 @@ import structlog
 
 from outrider.consumer.delivery import Delivery
 from outrider.delivery.broker_message import LOG_CONTEXT_HEADER
-from outrider.producer.context import tracking
+from outrider.producer.context import continued_chain
 
 
 @contextmanager
@@ -28,7 +28,7 @@ def restored_context(delivery: Delivery, consumer: str) -> Iterator[None]:
     bound |= {"consumer": consumer, "event_id": delivery.event_id, "event_type": delivery.event_type}
     with ExitStack() as stack:
         stack.enter_context(structlog.contextvars.bound_contextvars(**bound))
-        stack.enter_context(tracking(delivery.tracking_ids))
+        stack.enter_context(continued_chain(delivery.tracking_ids))
         if "opentelemetry" in sys.modules:
             with suppress(Exception):
                 _attach_opentelemetry(stack, delivery)

@@ -20,7 +20,7 @@ from aiormq.exceptions import ChannelClosed, DeliveryError
 
 from outrider.consumer.connect import BrokerHosts
 from outrider.consumer.declare import reply_of
-from outrider.consumer.delivery import ATTEMPT, DIED_AT, ERROR, REASON, ROUTING_KEY
+from outrider.consumer.delivery import ATTEMPT, DIED_AT, ERROR, REASON, ROUTING_KEY, route_before_death
 from outrider.consumer.errors import TopologyError
 from outrider.consumer.retry_decision import replayed_properties
 from outrider.consumer.topology import dead_letter_queue
@@ -70,7 +70,7 @@ async def _replay(channel: AbstractChannel, queue: str, received: DeliveredMessa
     try:
         # The default exchange routes to this queue alone, regardless of other bindings.
         await channel.basic_publish(
-            received.body, routing_key=queue, properties=replayed_properties(received), mandatory=True
+            received.body, routing_key=queue, properties=replayed_properties(received, queue), mandatory=True
         )
     except DeliveryError:
         raise TopologyError(f"queue {queue} does not exist or accepts no messages: start its worker first") from None
@@ -105,7 +105,7 @@ async def _matching(
         received = await channel.basic_get(name)
         if received.delivery_tag is None:  # another client took the rest
             return
-        letter = _describe(received)
+        letter = _describe(received, queue)
         if matches(letter):
             yield letter, received
             found += 1
@@ -113,17 +113,18 @@ async def _matching(
                 return
 
 
-def _describe(received: DeliveredMessage) -> BrokerDeadLetter:
+def _describe(received: DeliveredMessage, queue: str) -> BrokerDeadLetter:
     properties = received.header.properties
     headers: dict[str, Any] = properties.headers or {}
     deaths = headers.get("x-death")
     broker_death = deaths[0] if isinstance(deaths, list) and deaths and isinstance(deaths[0], dict) else {}
+    route = route_before_death(headers, queue)
     died_at = headers.get(DIED_AT, broker_death.get("time"))
     attempts = headers.get(ATTEMPT, 0)
     return BrokerDeadLetter(
         event_id=properties.message_id or "",
         event_type=properties.message_type or "",
-        routing_key=str(headers.get(ROUTING_KEY, received.routing_key)),
+        routing_key=str(headers.get(ROUTING_KEY, route[1] if route else received.routing_key)),
         # The broker buried it (delivery limit, expired in the queue): the reason is in x-death.
         reason=str(headers.get(REASON, str(broker_death.get("reason", "")).replace("_", " "))),
         attempts=attempts if isinstance(attempts, int) else 0,

@@ -29,7 +29,18 @@ from outrider.consumer.errors import TopologyError
 from outrider.consumer.topology import ExchangeSpec, Topology
 from outrider.failures import one_line
 
-HINT = "declare it (deploy/terraform/consumer), or let the worker declare it (declare=true)"
+MISSING = (
+    "create it with deploy/terraform/consumer, or let the worker create it: start it without --no-declare "
+    "(declare=True)"
+)
+PERMISSIONS = {
+    "declare": "configure",
+    "create": "write (on the queue) and read (on the exchange)",
+    "publish to": "write",
+    "consume from": "read",
+    "see": "configure, write or read",
+}
+"""The permission that each step needs."""
 
 
 async def declare(connection: AbstractConnection, topology: Topology) -> None:
@@ -53,7 +64,7 @@ async def check(connection: AbstractConnection, topology: Topology) -> None:
     """Check everything. Raises TopologyError that names the first thing that is missing or not permitted."""
     for exchange in topology.exchanges:
         if not await _exists(connection, exchange):
-            raise TopologyError(f"exchange {exchange.name} does not exist: {HINT}")
+            raise TopologyError(f"exchange {exchange.name} does not exist: {MISSING}")
     for queue in topology.queues:
         async with _channel(connection, f"queue {queue.name}", "see") as channel:
             await channel.queue_declare(queue.name, passive=True)
@@ -91,13 +102,22 @@ def explain(error: ChannelClosed, what: str, verb: str) -> str:
     """Describe the broker's refusal in one line for an operator."""
     match error:
         case ChannelNotFoundEntity():
-            return f"{what} does not exist: {HINT}"
+            return f"{what} does not exist: {MISSING}"
         case ChannelAccessRefused():
-            return f"the broker user may not {verb} {what}: grant the permission, or see {HINT}"
+            text = f"the broker user may not {verb} {what}: give it the {PERMISSIONS[verb]} permission"
+            if verb not in ("declare", "create"):
+                return text
+            return (
+                f"{text}, or create everything with deploy/terraform/consumer and start the worker with --no-declare "
+                "(declare=False)"
+            )
         case ChannelLockedResource():
             return f"{what} is exclusive to another connection"
         case ChannelPreconditionFailed():
-            return one_line(f"{what} exists with other arguments: delete it, or set declare=false; {reply_of(error)}")
+            return one_line(
+                f"{what} exists with other arguments: delete it, or start the worker with --no-declare "
+                f"(declare=False), which uses it as it is; the broker said: {reply_of(error)}"
+            )
         case _:
             return one_line(f"cannot {verb} {what}: {reply_of(error)}")
 

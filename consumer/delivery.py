@@ -44,7 +44,8 @@ class Delivery:
     """
     A received message.
 
-    event_id      the AMQP message_id: the outbox's event id; '' if the message has none
+    queue         the queue from which it was received
+    event_id      the AMQP message_id: the outbox's event id; '' if the message has none. Also called message_id
     event_type    the AMQP type
     aggregate     (type, id) of the event's aggregate, such as ('order', '42'), or None
     tracking_ids  ids of the chain of messages that led to this one; this one is last
@@ -59,6 +60,7 @@ class Delivery:
     headers: Mapping[str, Any] = field(repr=False)
     exchange: str
     routing_key: str
+    queue: str
     event_id: str
     event_type: str
     aggregate: tuple[str, str] | None
@@ -68,13 +70,20 @@ class Delivery:
     timestamp: datetime | None
     expires_at: float | None
 
+    @property
+    def message_id(self) -> str:
+        return self.event_id
+
     def describe(self) -> dict[str, object]:
         """Fields for logs. Body and headers are never logged."""
         return {"event_id": self.event_id, "event_type": self.event_type, "attempt": self.attempt}
 
 
-def read_delivery(received: DeliveredMessage, now: float) -> Delivery:
-    """Build a Delivery from a message received at `now` (Unix seconds). Never raises: invalid headers are ignored."""
+def read_delivery(received: DeliveredMessage, now: float, queue: str) -> Delivery:
+    """
+    Build a Delivery from a message received from `queue` at `now` (Unix seconds). Never raises: invalid headers are
+    ignored.
+    """
     properties = received.header.properties
     headers: dict[str, Any] = properties.headers or {}
     event_id = properties.message_id or ""
@@ -88,6 +97,7 @@ def read_delivery(received: DeliveredMessage, now: float) -> Delivery:
         headers=headers,
         exchange=_text(headers.get(EXCHANGE), received.exchange),
         routing_key=_text(headers.get(ROUTING_KEY), received.routing_key),
+        queue=queue,
         event_id=event_id,
         event_type=properties.message_type or "",
         aggregate=None if kind is None or identity is None else (str(kind), str(identity)),
@@ -97,6 +107,20 @@ def read_delivery(received: DeliveredMessage, now: float) -> Delivery:
         timestamp=properties.timestamp,
         expires_at=_expires_at(headers, properties.expiration, now),
     )
+
+
+def route_before_death(headers: Mapping[str, Any], queue: str) -> tuple[str, str] | None:
+    """
+    Exchange and routing key of a message that the broker itself dead-lettered from this queue, as it was received:
+    dead-lettering replaced both. None if the broker did not.
+    """
+    deaths = headers.get("x-death")
+    for death in reversed(deaths if isinstance(deaths, list) else []):  # the oldest is last
+        if isinstance(death, dict) and death.get("queue") == queue:
+            keys = death.get("routing-keys")
+            if isinstance(keys, list) and keys and isinstance(keys[0], str):
+                return str(death.get("exchange", "")), keys[0]
+    return None
 
 
 def _expires_at(headers: Mapping[str, Any], expiration: str | None, now: float) -> float | None:

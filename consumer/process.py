@@ -12,13 +12,13 @@ from contextlib import asynccontextmanager, nullcontext
 from typing import Any
 
 from outrider.consumer.discovery import find_consumers, find_database, prepare_imports
-from outrider.consumer.metrics import ConsumerMetrics
 from outrider.consumer.presence import worker_presence
 from outrider.consumer.worker import Worker
 from outrider.runtime.command import tune_garbage_collection
 from outrider.runtime.service_telemetry import Telemetry
 from outrider.runtime.shutdown import Shutdown
 from outrider.settings.worker import WorkerSettings
+from outrider.telemetry.logs import configure_logging
 
 # They log lost connections at length; the worker logs them in one line.
 VERBOSE_LOGGERS = ("aio_pika", "aiormq")
@@ -28,27 +28,44 @@ def run_worker(settings: WorkerSettings, modules: Sequence[str]) -> None:
     """Run the consumers of these modules until SIGTERM or SIGINT. Raises OutboxError."""
     with Shutdown() as shutdown, Telemetry(settings, service="worker", label="worker") as telemetry:
         _configure_application_logging(settings.log_level)
-        prepare_imports()
-        worker = Worker(
-            broker_url=settings.broker_url.get_secret_value(),
-            consumers=find_consumers(modules),
-            prefetch=settings.prefetch,
-            threads=settings.threads,
-            exchange=settings.exchange,
-            declare=settings.declare,
-            database=(database := _inbox_database(settings)),
-            schema=settings.schema_name,
-            tls=settings.broker_tls,
-            connect_timeout_seconds=settings.connect_timeout_seconds,
-            shutdown_timeout_seconds=settings.shutdown_timeout_seconds,
-            name=settings.name,
-            metrics=ConsumerMetrics(telemetry.metrics.registry),
-            health=telemetry.health,
-        )
+        worker, database = _make_worker(settings, modules, registry=telemetry.metrics.registry, health=telemetry.health)
         telemetry.serve(worker.status)
         tune_garbage_collection()
         with worker_presence(settings, telemetry.health) if settings.database_dsn else nullcontext():
             asyncio.run(_run(worker, shutdown, database))
+
+
+def check_worker(settings: WorkerSettings, modules: Sequence[str]) -> str:
+    """Check what the worker of these modules needs, and change nothing. Returns a line; raises OutboxError."""
+    configure_logging(settings.log_level, settings.log_format)
+    _configure_application_logging(settings.log_level)
+    worker, _ = _make_worker(settings, modules)
+    asyncio.run(worker.check())
+    queues = ", ".join(worker.queues)
+    return f"ok: every queue, exchange and permission is there for {queues} (bindings cannot be checked over AMQP)"
+
+
+def _make_worker(settings: WorkerSettings, modules: Sequence[str], **telemetry: Any) -> tuple[Worker, Any]:
+    """The worker of these modules, and the database of its inbox."""
+    prepare_imports()
+    database = _inbox_database(settings)
+    worker = Worker(
+        broker_url=settings.broker_url.get_secret_value(),
+        consumers=find_consumers(modules),
+        prefetch=settings.prefetch,
+        threads=settings.threads,
+        exchange=settings.exchange,
+        retry_delays=settings.retry_delays,
+        declare=settings.declare,
+        database=database,
+        schema=settings.schema_name,
+        tls=settings.broker_tls,
+        connect_timeout_seconds=settings.connect_timeout_seconds,
+        shutdown_timeout_seconds=settings.shutdown_timeout_seconds,
+        name=settings.name,
+        **telemetry,
+    )
+    return worker, database
 
 
 async def _run(worker: Worker, shutdown: Shutdown, database: Any) -> None:

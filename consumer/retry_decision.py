@@ -32,9 +32,10 @@ from outrider.consumer.delivery import (
     REASON,
     ROUTING_KEY,
     Delivery,
+    route_before_death,
 )
 from outrider.consumer.errors import Expired, Reject, Undecodable
-from outrider.failures import one_line
+from outrider.failures import describe_error, one_line
 from outrider.settings.durations import Duration
 from outrider.storage.decision import DeadLetterReason
 
@@ -65,7 +66,7 @@ def decide_after_failure(
         return Bury("undecodable", one_line(str(error)))
     if isinstance(error, Expired):
         return Bury("expired", one_line(str(error)))
-    text = one_line(f"{type(error).__name__}: {error}")
+    text = describe_error(error)
     if delivery.attempt > len(delays):
         return Bury("max attempts", text)
     delay = delays[delivery.attempt - 1]
@@ -91,11 +92,13 @@ def forwarded_properties(
     return _copy(received, headers)
 
 
-def replayed_properties(received: DeliveredMessage) -> Basic.Properties:
+def replayed_properties(received: DeliveredMessage, queue: str) -> Basic.Properties:
     """The properties of a dead letter's copy for its queue: a first attempt, with its exchange and routing key."""
-    properties = received.header.properties
-    kept = {name: value for name, value in (properties.headers or {}).items() if name in (EXCHANGE, ROUTING_KEY)}
-    return _copy(received, _sender_headers(properties.headers or {}) | kept)
+    headers: dict[str, Any] = received.header.properties.headers or {}
+    route = route_before_death(headers, queue)
+    kept: dict[str, Any] = {} if route is None else {EXCHANGE: route[0], ROUTING_KEY: route[1]}
+    kept |= {name: value for name, value in headers.items() if name in (EXCHANGE, ROUTING_KEY)}
+    return _copy(received, _sender_headers(headers) | kept)
 
 
 def _sender_headers(headers: Any) -> dict[str, Any]:

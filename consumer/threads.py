@@ -70,8 +70,8 @@ class Threads:
             if job.future.set_running_or_notify_cancel():
                 try:
                     job.future.set_result(job.context.run(job.work))
-                except StopIteration:  # a future of asyncio cannot carry it
-                    job.future.set_exception(RuntimeError("the handler raised StopIteration"))
-                except BaseException as error:  # including SystemExit: it must not end the thread
+                except (StopIteration, GeneratorExit) as error:  # asyncio cannot pass them on to a coroutine
+                    job.future.set_exception(RuntimeError(f"the handler raised {type(error).__name__}"))
+                except BaseException as error:  # also SystemExit: it must not end the thread
                     job.future.set_exception(error)
             del job  # keep no message in memory while the thread waits

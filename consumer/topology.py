@@ -21,13 +21,12 @@ from typing import Any, Final, NamedTuple
 
 from outrider.consumer.definition import AnyConsumer
 from outrider.settings.durations import Duration
+from outrider.storage.message import DEFAULT_EXCHANGE
 
 DEAD_EXCHANGE: Final = "outrider.dead"
 RETURN_EXCHANGE: Final = "outrider.return"
 UNRETURNED: Final = "outrider.unreturned"
 DELAY_PREFIX: Final = "outrider.delay."
-DEFAULT_EXCHANGE: Final = "amq.topic"
-"""The default exchange of events: every RabbitMQ has it."""
 
 DELIVERY_LIMIT: Final = 20
 """The broker buries a message after this many deliveries without an acknowledgement. RabbitMQ 4's default."""
@@ -62,8 +61,8 @@ class Topology(NamedTuple):
     """The exchanges that a worker publishes to."""
 
 
-def plan_topology(consumers: Iterable[AnyConsumer], events_exchange: str = DEFAULT_EXCHANGE) -> Topology:
-    """The topology of these consumers; `events_exchange` is used by those without an exchange of their own."""
+def plan_topology(consumers: Iterable[AnyConsumer]) -> Topology:
+    """The topology of these consumers. What they leave open has its default: give them the worker's values before."""
     exchanges = {
         DEAD_EXCHANGE: ExchangeSpec(DEAD_EXCHANGE, "direct"),
         UNRETURNED: ExchangeSpec(UNRETURNED, "fanout"),
@@ -72,8 +71,8 @@ def plan_topology(consumers: Iterable[AnyConsumer], events_exchange: str = DEFAU
     queues = {UNRETURNED: QueueSpec(UNRETURNED, _KEPT)}
     bindings = {BindingSpec(UNRETURNED, UNRETURNED, ""): None}
     delays: dict[str, Duration] = {}
-    for consumer in consumers:
-        source = consumer.exchange or events_exchange
+    for consumer in (each.with_defaults() for each in consumers):
+        source = consumer.exchange or DEFAULT_EXCHANGE
         if consumer.routing_keys:
             exchanges[source] = ExchangeSpec(source, "topic", shared=True)
         dead = dead_letter_queue(consumer.queue)
@@ -82,7 +81,7 @@ def plan_topology(consumers: Iterable[AnyConsumer], events_exchange: str = DEFAU
         bindings |= dict.fromkeys(BindingSpec(source, consumer.queue, key) for key in consumer.routing_keys)
         bindings[BindingSpec(RETURN_EXCHANGE, consumer.queue, consumer.queue)] = None
         bindings[BindingSpec(DEAD_EXCHANGE, dead, consumer.queue)] = None
-        delays |= {delay.text: delay for delay in consumer.retry_delays}
+        delays |= {delay.text: delay for delay in consumer.retry_delays or ()}
     for delay in delays.values():
         name = delay_exchange(delay)
         exchanges[name] = ExchangeSpec(name, "fanout")

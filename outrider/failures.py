@@ -75,9 +75,9 @@ POLICIES: Mapping[str, Policy] = {
     "OutOfMemory": Policy(_OUTAGE, "the server reached its maxmemory: free some, or raise it"),
     "ClusterDown": Policy(_OUTAGE, "the cluster has no primary for this key: see its state"),
     # The broker refused one message.
-    "NoRoute": Policy(_FAILED, "no queue is bound for this exchange and routing key: bind one, or correct the route"),
+    "NoRoute": Policy(_FAILED, "bind a queue for this route (a worker binds its own), or correct the route"),
     "Nacked": Policy(_FAILED, "the queue refused it: it is full (x-max-length), or its node failed"),
-    "NotFound": Policy(_FAILED, "the exchange or queue does not exist: declare it, or correct the route"),
+    "NotFound": Policy(_FAILED, "the exchange does not exist: declare it (or set declare=true), or correct the route"),
     "AccessRefused": Policy(_FAILED, "give the broker user write (and, to declare, configure) permission"),
     "ResourceLocked": Policy(_FAILED, "the queue is exclusive to another connection"),
     "PreconditionFailed": Policy(_FAILED, "a declaration or property conflicts with what the broker has: see the text"),
@@ -177,6 +177,17 @@ def failure(error: str, detail: str) -> Failure:
     return Failure(POLICIES[error].kind, error, one_line(f"{error}: {detail}"))
 
 
+def no_route(exchange: str, routing_key: str) -> Failure:
+    """The failure of a message that no queue accepts."""
+    if not exchange:
+        return failure("NoRoute", f"there is no queue {routing_key!r}: declare it, or start the worker that does")
+    return failure(
+        "NoRoute",
+        f"no queue is bound to exchange {exchange!r} for routing key {routing_key!r}: "
+        "bind one, or start the worker that does",
+    )
+
+
 def classify(error: BaseException, *, connecting: bool = False) -> Failure:
     """The failure for an exception; `connecting`: it was raised while opening a connection."""
     if isinstance(error, ClassifiedOutage):
@@ -217,6 +228,11 @@ def one_line(text: str) -> str:
     storable = text.replace("\0", "\\x00").encode("utf-8", "backslashreplace").decode()
     line = _SPACES.sub(" ", _CREDENTIALS.sub("://***@", storable)).strip()
     return line if len(line) <= MAX_TEXT else line[: MAX_TEXT - 1] + "…"
+
+
+def describe_error(error: BaseException) -> str:
+    """The class and the text of an exception, in one line."""
+    return one_line(f"{type(error).__name__}: {error}" if str(error) else type(error).__name__)
 
 
 def _name_of(error: BaseException) -> str:

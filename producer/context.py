@@ -23,6 +23,7 @@ from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any, NamedTuple
+from uuid import uuid4
 
 from outrider.producer.encoding import check_json, check_text
 
@@ -99,15 +100,25 @@ ALL_BUT_LOGS = Context()
 
 
 @contextmanager
-def tracking(source: Sequence[str] | Mapping[str, Any] | str) -> Iterator[tuple[str, ...]]:
+def tracking(source: Sequence[str] | Mapping[str, Any] | str | None = None) -> Iterator[tuple[str, ...]]:
     """
-    Messages that are published inside the block carry the tracking ids of `source`.
+    Messages that are published inside the block carry the tracking ids of `source`, after those of the block around it.
 
-    `source` is the headers of the message that is being handled, its tracking ids, or one id to start with.
+    `source` is the headers of the message that is being handled, its tracking ids, or one id; without it, a new id.
+    An id that the chain has already is not repeated.
     """
-    if isinstance(source, Mapping):
+    if source is None:
+        source = str(uuid4())
+    elif isinstance(source, Mapping):
         source = source.get(TRACKING_HEADER) or ()
-    chain = (source,) if isinstance(source, str) else tuple(str(each) for each in source)
+    added = (source,) if isinstance(source, str) else map(str, source)
+    with continued_chain(tuple(dict.fromkeys((*get_tracking_ids(), *added)))) as chain:
+        yield chain
+
+
+@contextmanager
+def continued_chain(chain: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
+    """Messages that are published inside the block carry exactly this chain. For a worker that handles a message."""
     token = _tracking_ids.set(chain)
     try:
         yield chain

@@ -19,9 +19,12 @@ from uuid import UUID, uuid4
 from outrider.producer.context import Context, CurrentContext
 from outrider.producer.encoding import check_json, check_text, encode_json, encode_payload
 from outrider.producer.row import Row, make_row
+from outrider.settings.durations import parse_duration
 
 Aggregate = tuple[str, object] | str
-When = datetime | timedelta | float
+Delay = timedelta | float | str
+"""Seconds, a timedelta, or text such as `90s` or `1h`."""
+When = datetime | Delay
 
 
 class _Default(Enum):
@@ -67,7 +70,12 @@ class Event:
     event_id: UUID | str | None = None
 
     def row(
-        self, *, exchange: str, context: Context | CurrentContext | None = None, event_id: UUID | None = None
+        self,
+        *,
+        exchange: str,
+        context: Context | CurrentContext | None = None,
+        event_id: UUID | None = None,
+        expires: Delay | None = None,
     ) -> Row:
         """
         The row of this event. TypeError or ValueError where a value is not allowed.
@@ -75,6 +83,7 @@ class Event:
         exchange  used where the event names none
         context   adds headers; the event's own headers take precedence
         event_id  the parsed `event_id` of the event, where the caller has it
+        expires   used where the event has none
         """
         text_id = str(parse_event_id(self.event_id) if event_id is None else event_id)
         aggregate_type, aggregate_id = split_aggregate(self.aggregate)
@@ -107,8 +116,11 @@ class Event:
             row["dedup_key"] = check_text("dedup_key", self.dedup_key, 1, 1000)
         if self.deliver_after is not None:
             row["deliver_at"], row["deliver_in_seconds"] = split_moment("deliver_after", self.deliver_after)
-        if self.expires is not None:
-            row["expires_at"], row["expires_in_seconds"] = split_moment("expires", self.expires)
+        expiry = expires if self.expires is None else self.expires
+        if expiry is not None:
+            row["expires_at"], row["expires_in_seconds"] = split_moment("expires", expiry)
+            if self.deliver_after is not None:
+                check_expiry(self.deliver_after, expiry)
         return row
 
     def _effective_ordering_key(self, aggregate_type: str | None, aggregate_id: str | None) -> str | None:
@@ -146,19 +158,43 @@ def split_moment(name: str, when: When | None) -> tuple[str | None, str | None]:
     """A point in time, or a number of seconds that the database adds to its own clock; as text, the other is None."""
     if when is None:
         return None, None
+    moment = _parse_moment(name, when)
+    return (moment.isoformat(), None) if isinstance(moment, datetime) else (None, repr(moment))
+
+
+def check_expiry(deliver_after: When, expires: When) -> None:
+    """ValueError for a message that would expire before it may be delivered."""
+    now = datetime.now(UTC)  # only to compare a time with a delay: the database's clock decides when either has come
+    due, end = (
+        moment if isinstance(moment, datetime) else now + timedelta(seconds=moment)
+        for moment in (_parse_moment("deliver_after", deliver_after), _parse_moment("expires", expires))
+    )
+    if end <= due:
+        raise ValueError("expires must be later than deliver_after: the message would expire before it is delivered")
+
+
+def _parse_moment(name: str, when: When) -> datetime | float:
+    """A time in UTC, or a number of seconds."""
     if isinstance(when, datetime):
         if when.tzinfo is None:
             raise ValueError(f"{name} needs a time zone: a naive datetime means a different instant on every machine")
         try:
-            return when.astimezone(UTC).isoformat(), None
+            return when.astimezone(UTC)
         except OverflowError:
             raise ValueError(f"{name} must lie between the years 1 and 9999 in UTC") from None
+    if isinstance(when, str):
+        try:
+            return parse_duration(when).seconds
+        except ValueError as error:
+            raise ValueError(f"{name}: {error}") from None
     if isinstance(when, bool) or not isinstance(when, timedelta | int | float):
-        raise TypeError(f"{name} is a datetime, a timedelta or seconds, not {type(when).__qualname__}")
+        raise TypeError(
+            f"{name} is a datetime, a timedelta, seconds or text such as 90s, not {type(when).__qualname__}"
+        )
     seconds = when.total_seconds() if isinstance(when, timedelta) else when
     if not 0 <= seconds <= 1e11:
         raise ValueError(f"{name} must not be negative, infinite or NaN")
-    return None, repr(float(seconds))
+    return float(seconds)
 
 
 def parse_event_id(given: Any) -> UUID:

@@ -17,6 +17,7 @@ from __future__ import annotations
 import sys
 import warnings
 from collections.abc import Awaitable, Callable, Iterable, Mapping
+from datetime import datetime
 from functools import partial
 from operator import itemgetter
 from typing import Any, Literal, NamedTuple, Unpack, get_args, overload
@@ -27,17 +28,20 @@ from outrider.producer.context import ALL_BUT_LOGS, Context
 from outrider.producer.event import (
     AGGREGATE,
     Aggregate,
+    Delay,
     Event,
     EventOptions,
     OrderingKey,
     When,
     parse_event_id,
     parse_event_ids,
+    split_moment,
 )
 from outrider.producer.handles import adapter_for
 from outrider.producer.handles.protocols import AsyncHandle, SyncHandle
 from outrider.producer.row import Row, can_be_copied, is_delayed, query_for, to_columns, uuid_bytes
 from outrider.producer.statement import Statement
+from outrider.storage.message import DEFAULT_EXCHANGE
 from outrider.storage.sql_files import Queries
 
 OutsideTransaction = Literal["warn", "raise", "allow"]
@@ -75,8 +79,11 @@ class Outbox:
     """
     The outbox of one PostgreSQL schema.
 
-    exchange             the exchange of events that name none; '' is the broker's default exchange
+    exchange             the exchange of events that name none: amq.topic, where consumers without an exchange of their
+                         own listen too; '' is the broker's default exchange
     schema               the PostgreSQL schema of the outbox tables
+    expires              the `expires` of events that name none, from their publish on: seconds, a timedelta, or text
+                         such as '1h'; None: they do not expire. Not for event streams
     context              traces, tracking ids and log context that messages carry (see outrider.producer.context); None
                          for none
     outside_transaction  what a publish outside a transaction does: 'warn' (write, with a warning), 'raise' or 'allow'
@@ -86,16 +93,21 @@ class Outbox:
 
     def __init__(
         self,
-        exchange: str = "",
+        exchange: str = DEFAULT_EXCHANGE,
         *,
         schema: str = "public",
+        expires: Delay | None = None,
         context: Context | None = ALL_BUT_LOGS,
         outside_transaction: OutsideTransaction = "warn",
     ) -> None:
         if outside_transaction not in get_args(OutsideTransaction):
             raise ValueError(f"outside_transaction is one of {', '.join(get_args(OutsideTransaction))}")
+        if isinstance(expires, datetime):
+            raise TypeError("the expires of an outbox counts from each publish: give seconds, a timedelta or text")
+        split_moment("expires", expires)
         self.exchange = exchange
         self.schema = schema
+        self.expires = expires
         self.context = context
         self.outside_transaction = outside_transaction
         queries = Queries(schema)
@@ -138,9 +150,11 @@ class Outbox:
         routing_key    the event type by default
         exchange       the outbox's exchange by default
         headers        AMQP headers
-        deliver_after  the earliest time of delivery: a datetime, or a timedelta or seconds from now. Such a message has
-                       no order: it does not get the default ordering_key, and another one raises ValueError
-        expires        a message that is not delivered by then becomes a dead letter; given like deliver_after
+        deliver_after  the earliest time of delivery: a datetime; or from now a timedelta, seconds, or text such as
+                       '90s'. Such a message has no order: it does not get the default ordering_key, and another one
+                       raises ValueError
+        expires        a message that is not delivered by then becomes a dead letter; given like deliver_after, and
+                       later than it. The outbox's `expires` by default
         dedup_key      nothing is written while a message with the same key is pending
         event_id       the AMQP message_id; a random UUID by default
         """
@@ -157,7 +171,7 @@ class Outbox:
             expires=expires,
             dedup_key=dedup_key,
         )
-        row = event.row(exchange=self.exchange, context=self.context, event_id=identity)
+        row = event.row(exchange=self.exchange, context=self.context, event_id=identity, expires=self.expires)
         written = self.write_row(handle, row)
         if isinstance(written, int):
             return Receipt(identity, _is_new(dedup_key, written))
@@ -182,7 +196,7 @@ class Outbox:
         context = None if self.context is None else self.context.now()
         event_ids = parse_event_ids(event.event_id for event in events)
         rows = [
-            event.row(exchange=self.exchange, context=context, event_id=event_id)
+            event.row(exchange=self.exchange, context=context, event_id=event_id, expires=self.expires)
             for event, event_id in zip(events, event_ids, strict=True)
         ]
         written = self.write_rows(handle, rows)

@@ -24,7 +24,7 @@ def command(config: str | None, once: bool, **flags: object) -> None:
     signal ends it at once. Any number of schedulers can run at the same time. Without a relay, and with
     `handover_after` 0 (see `outrider setup`), this is a plain polling outbox.
 
-    Settings come from the environment, a TOML file (--config) and these flags, each overriding the one before. Put
+    Settings come from a TOML file (--config), the environment and these flags, each overriding the one before. Put
     secrets into the environment or the file: flags show up in the list of processes.
     """
     settings = load_settings(SchedulerSettings, flags, config_file=config)

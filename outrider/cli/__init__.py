@@ -38,7 +38,7 @@ def outrider() -> None:
     """
     Set up, check and operate a transactional outbox on PostgreSQL.
 
-    Settings come from OUTRIDER_* environment variables, a TOML file (--config or OUTRIDER_CONFIG) and flags, each
+    Settings come from a TOML file (--config or OUTRIDER_CONFIG), OUTRIDER_* environment variables and flags, each
     overriding the one before.
 
     Exit status: 0 done; 1 an error of the database or the broker; 2 wrong settings or usage.

@@ -19,6 +19,7 @@ import click
 from outrider.cli._options import Number, database_flags, duration_or_time, json_flag, open_store, text
 from outrider.cli._output import print_json, print_line
 from outrider.errors import OutboxError
+from outrider.producer.event import check_expiry
 from outrider.producer.row import Row, is_delayed, make_row
 from outrider.storage.store import Store
 
@@ -108,6 +109,11 @@ def command(
     """
     if ordering_key is not None and deliver_after is not None:
         raise click.UsageError("a delayed message cannot be ordered: give either --deliver-after or --ordering-key")
+    if deliver_after is not None and expires is not None:
+        try:
+            check_expiry(deliver_after, expires)
+        except ValueError as error:
+            raise click.UsageError(str(error)) from None
     deliver_at, deliver_in_seconds = _time_or_delay(deliver_after)
     expires_at, expires_in_seconds = _time_or_delay(expires)
     body = _read_payload(payload)

@@ -16,7 +16,7 @@ from typing import Any
 
 from outrider.delivery.amqp_connection import AmqpConnection
 from outrider.delivery.amqp_frames import Envelope, frames_of
-from outrider.failures import Failure, failure, outage
+from outrider.failures import Failure, failure, no_route, outage
 
 
 class PublishChannel:
@@ -94,14 +94,12 @@ class PublishChannel:
     def _on_nack(self, tag: int, multiple: bool) -> None:
         self._resolve(tag, multiple, failure("Nacked", "the broker answered basic.nack"))
 
-    def _on_return(self, error: Any, exchange: str, routing_key: str, returned: Any) -> None:
+    def _on_return(self, _error: Any, exchange: str, routing_key: str, returned: Any) -> None:
         tag = self._tags.get(returned.properties.get("message_id", ""))
         if tag is None:
             # Without this the confirm that follows would count an undelivered message as confirmed.
             raise outage("ConnectionClosed", "the broker returned a message that is not in flight")
-        self._returned[tag] = failure(
-            "NoRoute", f"{error.reply_text} (exchange {exchange!r}, routing key {routing_key!r})"
-        )
+        self._returned[tag] = no_route(exchange, routing_key)
 
     def _resolve(self, tag: int, multiple: bool, refusal: Failure | None) -> None:
         if not multiple:

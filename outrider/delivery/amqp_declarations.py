@@ -9,6 +9,7 @@ connection too. (The publisher declares while no message is in flight that could
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
 from time import monotonic
 from typing import Any
@@ -54,6 +55,12 @@ class AmqpDeclarer:
             if (refusal := self.known_refusal(text) or self._declare(connection, text)) is not None:
                 refusals[text] = refusal
         return refusals
+
+    def create_exchange(self, connection: AmqpConnection, name: str) -> Failure | None:
+        """Create a missing exchange: a durable topic exchange, as a worker does. Returns the broker's refusal."""
+        text = json.dumps([{"name": name, "type": "topic"}])
+        self.forget(text)  # it may have been created on this connection, and deleted since
+        return self._declare(connection, text)
 
     def forget(self, declarations: str) -> None:
         """Its queue may have been deleted: declare it again next time."""

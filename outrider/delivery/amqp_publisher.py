@@ -9,6 +9,9 @@ sent after it, and does not name it. The main channel is reopened, and all unans
 isolation channel, one at a time, where only the cause fails. These go to the isolation channel from the start: messages
 to an exchange that the broker refused before, and a second message with a message_id that is in flight.
 
+With `create_exchanges`, an exchange that does not exist is created when a message to it was refused, and the message is
+sent again. So a message costs no declaration, and a user without permission to declare publishes to what exists.
+
 A message can so be delivered twice: when its channel is closed after the broker took it and before its confirm arrived.
 
 A message can also end the whole connection, with a protocol error or a reset. connection_suspects.py finds it: while
@@ -59,8 +62,9 @@ _ABOUT_A_MISSING_QUEUE = frozenset({"NoRoute", "NotFound"})
 class AmqpPublisher(Publisher):
     """See Publisher for the contract."""
 
-    def __init__(self, clients: Sequence[Any], *, send_timeout_seconds: float) -> None:
+    def __init__(self, clients: Sequence[Any], *, send_timeout_seconds: float, create_exchanges: bool = False) -> None:
         super().__init__(clients)
+        self._create_exchanges = create_exchanges
         self._send_timeout_seconds = send_timeout_seconds
         self._connection: AmqpConnection | None = None
         self._main_channel: PublishChannel | None = None
@@ -278,7 +282,7 @@ class AmqpPublisher(Publisher):
             return
         unanswered = channel.take_unanswered()
         if len(unanswered) == 1:
-            self._fail(unanswered[0], cause)
+            self._fail_unless_created(connection, unanswered[0], cause)
         else:
             self._isolation_queue.extend(unanswered)
         channel.confirm_close()
@@ -288,7 +292,7 @@ class AmqpPublisher(Publisher):
         channel = self._isolation_channel
         if channel is not None and (cause := channel.closed_with) is not None:
             for envelope in channel.take_unanswered():  # at most one
-                self._fail(envelope, cause)
+                self._fail_unless_created(connection, envelope, cause)
             channel.confirm_close()
             channel = self._isolation_channel = None
         if channel is None and self._isolation_queue:
@@ -322,8 +326,20 @@ class AmqpPublisher(Publisher):
             self._check_send_timeout(connection)
         return True
 
-    def _fail(self, envelope: Envelope, cause: Exception) -> None:
-        refusal = classify(cause)
+    def _fail_unless_created(self, connection: AmqpConnection, envelope: Envelope, cause: Exception) -> None:
+        """Fail the message, or create the exchange that it needs and send it again."""
+        refusal, message = classify(cause), envelope.message
+        # A message with properties or declarations of its own is Celery's, which declares its exchanges its own way.
+        is_event = message.properties == "{}" and not message.declarations
+        if self._create_exchanges and is_event and refusal.error == "NotFound":
+            refused = self._declarer.create_exchange(connection, envelope.exchange)
+            if refused is None:
+                self._isolation_queue.appendleft(envelope)
+                return
+            refusal = failure("NotFound", f"{cause}; and it cannot be created: {refused.text}")
+        self._fail(envelope, refusal)
+
+    def _fail(self, envelope: Envelope, refusal: Failure) -> None:
         if refusal.error in _ABOUT_THE_EXCHANGE:
             if len(self._refused_exchanges) >= MAX_REFUSED_EXCHANGES:
                 self._refused_exchanges.clear()

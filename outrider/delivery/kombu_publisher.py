@@ -27,7 +27,7 @@ from outrider.delivery.broker_url import address_of
 from outrider.delivery.declarations import declare
 from outrider.delivery.publisher import Outcome, Publisher
 from outrider.errors import BrokerOutage, SettingsError
-from outrider.failures import Failure, FailureKind, classify, failure, outage
+from outrider.failures import Failure, FailureKind, classify, no_route, outage
 from outrider.storage.message import Message
 
 PIPELINE_MESSAGES = 500
@@ -255,6 +255,4 @@ def _unrouted(broker_message: BrokerMessage) -> Failure | None:
     """The outcome of a message that no queue takes: a failure, unless the message may vanish."""
     if not broker_message.mandatory:
         return None
-    return failure(
-        "NoRoute", f"no queue for exchange {broker_message.exchange!r} and routing key {broker_message.routing_key!r}"
-    )
+    return no_route(broker_message.exchange, broker_message.routing_key)

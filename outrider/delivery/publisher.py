@@ -171,10 +171,12 @@ def open_publisher(
     connect_timeout_seconds: float = 5,
     heartbeat_seconds: int = 10,
     tls: TlsOptions | None = None,
+    create_exchanges: bool = False,
 ) -> Publisher:
     """
     A publisher for this URL, not connected yet. Raises SettingsError for an unusable URL.
 
+    `create_exchanges`: create the topic exchange of an event if it does not exist (AMQP only).
     `amqp://a;amqp://b` names several hosts of one broker. Each `connect` tries the next one.
     """
     from outrider.delivery.amqp_publisher import AmqpPublisher
@@ -189,5 +191,5 @@ def open_publisher(
         tls=tls or TlsOptions(),
     )
     if transport_of(broker_url) in AMQP_TRANSPORTS:
-        return AmqpPublisher(clients, send_timeout_seconds=send_timeout_seconds)
+        return AmqpPublisher(clients, send_timeout_seconds=send_timeout_seconds, create_exchanges=create_exchanges)
     return KombuPublisher(clients)

@@ -5,6 +5,10 @@ Pure: no clock, no database. A message is buried when its attempts are used up (
 sent (`undecodable`), or when its error is one of the setting reject_errors (`rejected`). Outages spend no attempt and
 are not decided here.
 
+A message that no queue accepts, or whose exchange does not exist, was probably published before its consumer was
+started for the first time. It waits 5 s after the first failure, 30 s after the second and 180 s after the third (plus
+up to a tenth, and never longer than usual), so that it is delivered soon after the consumer has begun.
+
 The n-th failure waits `min(backoff * 2^(n-1) + random(0, 0.1 * backoff), max_backoff)` seconds; the failure that uses
 up `max_attempts` buries the message. With the defaults (120 s, 5 attempts, at most 3600 s): 120 to 132 s, 240 to 252 s,
 480 to 492 s, 960 to 972 s, then the dead letters.
@@ -21,6 +25,10 @@ from outrider.failures import Failure, FailureKind
 from outrider.settings.service import RetryRule, ServiceSettings
 from outrider.storage.decision import Burial, Decision, Retry
 from outrider.storage.message import Message
+
+_NOT_ROUTED = frozenset({"NoRoute", "NotFound"})
+NOT_ROUTED_SECONDS = 5.0
+NOT_ROUTED_FACTOR = 6.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +61,9 @@ class RetryPolicy:
         backoff = self.backoff(message.event_type, message.attempts)
         if backoff is None:
             return Burial(message.id, "max attempts", failure.text, 1)
+        if failure.error in _NOT_ROUTED:
+            first = NOT_ROUTED_SECONDS * (1 + 0.1 * self.jitter())
+            backoff = min(backoff, first * NOT_ROUTED_FACTOR ** min(message.attempts, 60))
         return Retry(message.id, failure.text, backoff)
 
     def backoff(self, event_type: str, attempts: int) -> float | None:

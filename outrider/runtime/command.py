@@ -11,7 +11,7 @@ from __future__ import annotations
 import gc
 import sys
 from collections.abc import Callable, Iterable
-from typing import Any, TypeVar, get_args
+from typing import Any, TypeVar, get_args, get_origin
 
 import click
 from pydantic.fields import FieldInfo
@@ -19,6 +19,7 @@ from pydantic_core import PydanticUndefined
 
 from outrider.errors import OutboxError, SettingsError
 from outrider.settings.database import ENVIRONMENT_PREFIX, DatabaseSettings, setting_name
+from outrider.settings.lists import parse_list
 from outrider.telemetry.printable import printable
 from outrider.version import __version__
 
@@ -46,7 +47,7 @@ def settings_flags(model: type[DatabaseSettings], *, only: Iterable[str] | None 
         for field, info in reversed(model.model_fields.items()):
             name = setting_name(field)
             if (wanted is None or name in wanted) and name != "retry_rules":
-                function = click.option(*_declaration(name, info), help=_help(name, info), default=None)(function)
+                function = _option(name, info)(function)
         return click.option("--config", metavar="FILE", help="TOML file with settings (environment: OUTRIDER_CONFIG)")(
             function
         )
@@ -85,11 +86,21 @@ def tune_garbage_collection() -> None:
 version_option = click.version_option(__version__, prog_name="outrider")
 
 
-def _declaration(name: str, info: FieldInfo) -> list[str]:
-    flag = name.replace("_", "-")
+def _option(name: str, info: FieldInfo) -> Callable[[F], F]:
+    flag = f"--{name.replace('_', '-')}"
     if info.annotation is bool:
-        return [f"--{flag}/--no-{flag}", name]
-    return [f"--{flag}", name]
+        return click.option(f"{flag}/--no-{name.replace('_', '-')}", name, help=_help(name, info), default=None)
+    if get_origin(info.annotation) is tuple:
+        return click.option(flag, name, help=_help(name, info), multiple=True, callback=_join)
+    return click.option(flag, name, help=_help(name, info), default=None)
+
+
+def _join(_ctx: click.Context, param: click.Parameter, given: tuple[str, ...]) -> list[str] | None:
+    """The values of a flag that can be repeated; None without any, so that other sources apply."""
+    try:
+        return [part for text in given for part in parse_list(text)] if given else None
+    except ValueError as error:
+        raise click.BadParameter(str(error), param=param) from None
 
 
 def _help(name: str, info: FieldInfo) -> str:
@@ -98,8 +109,10 @@ def _help(name: str, info: FieldInfo) -> str:
     if choices:
         parts.append(f"one of {', '.join(choices)}")
     if name.endswith("_seconds"):
-        parts.append("in seconds")
-    if info.default is not PydanticUndefined and info.default is not None:
+        parts.append("in seconds, or with a unit as 90s or 1h")
+    if get_origin(info.annotation) is tuple:
+        parts.append("comma separated, and the flag can be repeated")
+    if info.default is not PydanticUndefined and info.default not in (None, ()):
         parts.append(f"default: {info.default}")
     parts.append(f"environment: {ENVIRONMENT_PREFIX}{name.upper()}")
     return "; ".join(parts)

@@ -25,4 +25,5 @@ def open_service_publisher(settings: ServiceSettings) -> Publisher:
         send_timeout_seconds=settings.send_timeout_seconds,
         connect_timeout_seconds=settings.connect_timeout_seconds,
         tls=settings.broker_tls,
+        create_exchanges=settings.declare,
     )

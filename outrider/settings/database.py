@@ -2,7 +2,8 @@
 DatabaseSettings: what every command needs to find the outbox (MessageCommandSettings: and to show a message); and the
 types that all settings share.
 
-A settings object is frozen and validated. `--help` is made from the descriptions. Durations are in seconds.
+A settings object is frozen and validated. `--help` is made from the descriptions. Durations are in seconds; `90s`, `1h`
+and other durations with a unit are accepted wherever a number of seconds is.
 """
 
 from __future__ import annotations
@@ -10,10 +11,11 @@ from __future__ import annotations
 import re
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, Field, SecretStr, field_validator
-from pydantic_settings import BaseSettings, SettingsConfigDict
+from pydantic import AfterValidator, BeforeValidator, Field, SecretStr, field_validator
+from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
-from outrider.settings.durations import LONGEST_SECONDS
+from outrider.settings.durations import LONGEST_SECONDS, in_seconds
+from outrider.settings.lists import as_list
 
 ENVIRONMENT_PREFIX = "OUTRIDER_"
 
@@ -24,8 +26,10 @@ def _must_fit_63_bytes(name: str) -> str:
     return name
 
 
-Seconds = Annotated[float, Field(ge=0, le=LONGEST_SECONDS, allow_inf_nan=False)]
-PositiveSeconds = Annotated[float, Field(gt=0, le=LONGEST_SECONDS, allow_inf_nan=False)]
+Seconds = Annotated[float, Field(ge=0, le=LONGEST_SECONDS, allow_inf_nan=False), BeforeValidator(in_seconds)]
+PositiveSeconds = Annotated[float, Field(gt=0, le=LONGEST_SECONDS, allow_inf_nan=False), BeforeValidator(in_seconds)]
+# NoDecode: pydantic-settings would accept only JSON from the environment.
+Texts = Annotated[tuple[str, ...], NoDecode, BeforeValidator(as_list)]
 Name = Annotated[str, Field(min_length=1, max_length=63, pattern=r"^[^\x00]+$"), AfterValidator(_must_fit_63_bytes)]
 SlotName = Annotated[str, Field(max_length=63, pattern=r"^[a-z0-9_]+$")]
 

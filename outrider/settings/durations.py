@@ -33,6 +33,16 @@ class Duration(NamedTuple):
         return "".join(f"{number}{unit}" for number, unit in parts if number) or "0s"
 
 
+def in_seconds(value: object) -> object:
+    """Text with a unit as seconds. Any other value unchanged: a number, or a mistake that its reader describes."""
+    return parse_duration(value).seconds if isinstance(value, str) and value[-1:].isalpha() else value
+
+
+def seconds(value: float | str) -> float:
+    """A number of seconds, or the seconds of text such as `90s`."""
+    return parse_duration(value).seconds if isinstance(value, str) else value
+
+
 def parse_duration(text: str) -> Duration:
     """A duration longer than a century counts as a century. ValueError in one line for text that is not a duration."""
     match = _PATTERN.fullmatch(text)

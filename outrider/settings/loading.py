@@ -1,9 +1,9 @@
 """
 Load the settings of a process.
 
-Three sources, each overriding the one before: environment variables (OUTRIDER_*), a TOML file (--config or
-OUTRIDER_CONFIG), command-line flags. One error reports all mistakes with the names of the settings. It never contains
-values, because some are secrets.
+Three sources over the defaults, each overriding the one before: a TOML file (--config or OUTRIDER_CONFIG), environment
+variables (OUTRIDER_*), command-line flags. A variable that is empty counts as not set. One error reports all mistakes
+with the names of the settings. It never contains values, because some are secrets.
 """
 
 from __future__ import annotations
@@ -52,6 +52,9 @@ def load_settings(model: type[S], flags: Mapping[str, object], *, config_file: s
     ]
     unknown = [name for name in values if name not in KNOWN_SETTINGS]
     mistakes += [f"{name} in {file}: unknown setting{_suggestion(name)}" for name in unknown]
+    # pydantic-settings reads the variables, and prefers what it is given.
+    variables = {variable.lower() for variable, value in os.environ.items() if value}
+    values = {name: value for name, value in values.items() if f"{ENVIRONMENT_PREFIX}{name}".lower() not in variables}
     values |= {name: value for name, value in flags.items() if value is not None}
     try:
         settings = model(**{_FIELD_ALIASES.get(name, name): value for name, value in values.items()})

@@ -10,10 +10,12 @@ from pathlib import Path
 from typing import Annotated, Literal
 from urllib.parse import urlsplit
 
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationInfo, field_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, ValidationInfo, field_validator
+from pydantic_settings import NoDecode
 
 from outrider.failures import POLICIES, FailureKind
-from outrider.settings.database import DatabaseSettings, Name, PositiveSeconds, Seconds
+from outrider.settings.database import DatabaseSettings, Name, PositiveSeconds, Seconds, Texts
+from outrider.settings.lists import as_list
 from outrider.settings.tls import TlsOptions
 
 
@@ -71,9 +73,12 @@ class ServiceSettings(BrokerTlsSettings, DatabaseSettings):
     retry_rules: tuple[RetryRule, ...] = Field(
         default=(), description="overrides by event type: [[retry_rules]] tables in the TOML file; the first match wins"
     )
-    reject_errors: tuple[str, ...] = Field(
+    reject_errors: Texts = Field(
         default=(),
-        description="errors that make a message a dead letter at once, such as MessageTooLarge or NoRoute; JSON array",
+        description="errors that make a message a dead letter at once, such as MessageTooLarge or NoRoute",
+    )
+    declare: bool = Field(
+        default=True, description="create a missing exchange (topic, durable) when an event is published to it"
     )
     archive: bool = Field(
         default=False, description="move delivered messages to outbox_archive instead of deleting them"
@@ -87,9 +92,7 @@ class ServiceSettings(BrokerTlsSettings, DatabaseSettings):
     liveness_file: Path | None = Field(
         default=None, description="file that is touched while the service is healthy, for probes without HTTP"
     )
-    labelled_types: tuple[str, ...] = Field(
-        default=(), description="globs of event types that get their own label in metrics; JSON array"
-    )
+    labelled_types: Texts = Field(default=(), description="globs of event types that get their own label in metrics")
     statsd_address: str | None = Field(
         default=None, description="host:port of a StatsD agent to which metrics are sent over UDP; none: no StatsD"
     )
@@ -99,9 +102,9 @@ class ServiceSettings(BrokerTlsSettings, DatabaseSettings):
     statsd_prefix: str = Field(
         default="", max_length=100, pattern=r"^[A-Za-z0-9_.-]*$", description="prefix of StatsD names"
     )
-    statsd_tags: tuple[Annotated[str, Field(max_length=200, pattern=r"^[^\s,|#]+$")], ...] = Field(
-        default=(), max_length=4, description='tags of every metric, such as ["env:prod"]; dogstatsd only; JSON array'
-    )
+    statsd_tags: Annotated[
+        tuple[Annotated[str, Field(max_length=200, pattern=r"^[^\s,|#]+$")], ...], NoDecode, BeforeValidator(as_list)
+    ] = Field(default=(), max_length=4, description="tags of every metric, such as env:prod; dogstatsd only")
     statsd_interval_seconds: PositiveSeconds = Field(default=10, description="how often metrics are sent to StatsD")
     sentry_dsn: SecretStr | None = Field(
         default=None, description="Sentry DSN to which unexpected errors are reported; none: no Sentry"

@@ -6,8 +6,9 @@ from __future__ import annotations
 
 from pydantic import Field, SecretStr
 
-from outrider.settings.database import Name, setting_name
+from outrider.settings.database import Name, Texts, setting_name
 from outrider.settings.service import ServiceSettings
+from outrider.storage.message import DEFAULT_EXCHANGE
 
 _OF_PUBLISHERS = frozenset(
     {"send_timeout_seconds", "max_attempts", "backoff_seconds", "max_backoff_seconds", "retry_rules", "reject_errors"}
@@ -25,7 +26,11 @@ class WorkerSettings(ServiceSettings):
     )
     prefetch: int = Field(default=50, ge=1, le=65535, description="messages that one consumer holds at a time")
     threads: int = Field(default=8, ge=1, le=1000, description="handlers without async that run at the same time")
-    exchange: Name = Field(default="amq.topic", description="exchange of the consumers that name none")
+    exchange: Name = Field(default=DEFAULT_EXCHANGE, description="exchange of the consumers that name none")
+    retry_delays: Texts = Field(
+        default=("1s", "10s", "1m", "5m"),
+        description="delays after each failed attempt, for consumers that name none; then a message is dead",
+    )
     declare: bool = Field(
         default=True, description="create missing queues and exchanges, or only check that they exist"
     )

@@ -22,6 +22,10 @@ understands them. In SQL: the fragment `supported_version`.
 """
 
 
+DEFAULT_EXCHANGE = "amq.topic"
+"""Where events are published, and where consumers listen, unless they say otherwise: every RabbitMQ has it."""
+
+
 class Message(NamedTuple):
     id: int
     event_id: str

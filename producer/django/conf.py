@@ -3,7 +3,7 @@ Settings: `OUTRIDER = {...}` in Django's settings. Every key is optional.
 
 DATABASE             the alias of the database that holds the outbox ('default')
 SCHEMA               the PostgreSQL schema of its tables ('public')
-EXCHANGE             the exchange of events that name none ('': the broker's default exchange)
+EXCHANGE             the exchange of events that name none ('amq.topic'); '' is the broker's default exchange
 OUTSIDE_TRANSACTION  'warn', 'raise' or 'allow' ('warn')
 REDACTOR             dotted path of the function that redacts payloads for the admin (None: payloads are not shown)
 CELERY_APP           dotted path of the Celery application; a check imports it and tests that it captures tasks (None)
@@ -20,12 +20,14 @@ from typing import Any
 
 from django.conf import settings
 
+from outrider.storage.message import DEFAULT_EXCHANGE
+
 
 @dataclass(frozen=True, slots=True)
 class OutboxSettings:
     database: str = "default"
     schema: str = "public"
-    exchange: str = ""
+    exchange: str = DEFAULT_EXCHANGE
     outside_transaction: str = "warn"
     redactor: str | None = None
     celery_app: str | None = None

@@ -187,7 +187,7 @@ class Shop:
     """An application that writes messages of every kind, with the expected result of each."""
 
     def __init__(self, stage: Stage, queue: str) -> None:
-        self.outbox = Outbox(context=Context(structlog=True))
+        self.outbox = Outbox("", context=Context(structlog=True))
         self.connection = stage.connection
         self.queue = queue
         self.due: dict[str, tuple[bytes, dict[str, Any]]] = {}

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.timeout(120)
 def test_the_log_context_is_in_the_relays_log_and_the_trace_in_the_message(rabbit: Broker, stage: Stage) -> None:
     queue = rabbit.declare_queue()
     relay = stage.start_relay(rabbit.url)
-    carrier = Outbox(context=Context(structlog=("request_id",)))
+    carrier = Outbox("", context=Context(structlog=("request_id",)))
     span = NonRecordingSpan(SpanContext(trace_id=0xABC, span_id=0xDEF, is_remote=True, trace_flags=TraceFlags(1)))
     with (
         stage.database.connect(autocommit=False) as connection,

@@ -73,13 +73,13 @@ def test_an_unroutable_message_fails_and_backs_off_while_others_are_delivered(st
     assert row["event_id"] == lost
     assert row["owner"] == "scheduler"
     assert "no queue" in row["last_error"].lower() or "no_route" in row["last_error"].lower()
-    assert 120 <= row["backoff_seconds"] <= 132.1
+    assert 4.9 <= row["backoff_seconds"] <= 5.6  # soon: its consumer may be about to start
     stage.wait_until_confirmed()
 
 
 def test_a_message_to_an_exchange_that_does_not_exist_fails_alone(stage: Stage, rabbit: Broker) -> None:
     queue = rabbit.declare_queue()
-    relay = stage.start_relay(rabbit.url)
+    relay = stage.start_relay(rabbit.url, declare=False)
     with stage.database.connect(autocommit=False) as connection:
         good = stage.insert_with(connection, queue, 20)
         (bad,) = stage.insert_with(connection, queue, exchange="no-such-exchange")

@@ -183,7 +183,7 @@ class Writer:
         options: dict[str, dict[str, Any]] = {
             "unroutable": {"routing_key": "nowhere"},
             "headers": {"headers": {"x": "h" * 200_000}},
-            "exchange": {"exchange": "no-such-exchange"},
+            "exchange": {"exchange": "amq.no-such-exchange"},
             "oversized": {"payload": bytes(3 * MAX_MESSAGE_BYTES)},
             "fatal": {"headers": {"x": FATAL}},
         }

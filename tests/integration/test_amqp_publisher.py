@@ -79,8 +79,12 @@ def collect_all(publisher: Publisher, deadline_seconds: float = 60.0) -> list[Ou
 
 def send(publisher: Publisher, *messages: Message) -> dict[int, str | None]:
     """Publish and wait: the error of each message by its id, None for a confirmed one. Each must come back once."""
+    return errors_of(outcomes_of(publisher, *messages), messages)
+
+
+def outcomes_of(publisher: Publisher, *messages: Message) -> list[Outcome]:
     publisher.publish(messages, NOW)
-    return errors_of(collect_all(publisher), messages)
+    return collect_all(publisher)
 
 
 def errors_of(outcomes: Sequence[Outcome], messages: Sequence[Message]) -> dict[int, str | None]:
@@ -327,6 +331,33 @@ class TestChannelErrors:
         rabbit.bind(queue, exchange, "k")
         assert send(publisher, second, third) == {second.id: None, third.id: None}
         assert not publisher._refused_exchanges
+
+    def test_the_exchange_of_an_event_is_created_if_it_is_missing_and_the_event_is_sent(
+        self, rabbit: Broker, open_amqp: Open
+    ) -> None:
+        queue, exchange = rabbit.declare_queue(), f"{rabbit.prefix}-new"
+        publisher = open_amqp(rabbit.url, create_exchanges=True)
+        early, other = make_message(exchange=exchange, routing_key="order.placed"), to(queue)
+        errors = {outcome.message.id: outcome.failure for outcome in outcomes_of(publisher, early, other)}
+        assert errors[other.id] is None
+        failure = errors[early.id]
+        assert failure is not None
+        assert failure.text == (
+            f"NoRoute: no queue is bound to exchange '{exchange}' for routing key 'order.placed': "
+            "bind one, or start the worker that does"
+        )
+        for _ in range(2):
+            rabbit.declare_exchange(exchange, type="topic")  # refused if it were of another kind
+            rabbit.bind(queue, exchange, "order.*")
+            late = make_message(exchange=exchange, routing_key="order.placed")
+            assert send(publisher, late) == {late.id: None}
+            with rabbit.channel() as channel:
+                channel.exchange_delete(exchange)
+            lost = make_message(exchange=exchange, routing_key="order.placed")
+            assert send(publisher, lost) == {lost.id: "NoRoute"}  # created again on the same connection
+        task = make_message(exchange=f"{exchange}-of-tasks", properties={"correlation_id": "x"})
+        assert send(publisher, task) == {task.id: "NotFound"}
+        assert not [message for message in outcomes_of(publisher, to(queue)) if message.failure]
 
     def test_several_bad_messages_of_different_kinds_each_fail_alone(
         self, rabbit: Broker, publisher: AmqpPublisher
@@ -753,6 +784,19 @@ class TestReconfiguredBroker:
         publisher = open_amqp(node.url.replace("guest:guest", "limited:limited"))
         good, forbidden = to(queue), make_message(exchange="amq.topic")
         assert send(publisher, good, forbidden) == {good.id: None, forbidden.id: "AccessRefused"}
+        publisher.close()
+        publisher = open_amqp(node.url.replace("guest:guest", "limited:limited"), create_exchanges=True)
+        node.declare_exchange("allowed", type="fanout")
+        node.bind(queue, "allowed")
+        exists_already = make_message(exchange="allowed")
+        assert send(publisher, exists_already) == {exists_already.id: None}
+        with node.channel() as channel:
+            channel.exchange_delete("allowed")
+        missing = make_message(exchange="allowed")
+        [outcome] = outcomes_of(publisher, missing)
+        assert outcome.failure is not None
+        assert outcome.failure.text.startswith("NotFound: ")
+        assert "and it cannot be created: AccessRefused" in outcome.failure.text
         undeclarable = to(queue, declarations=[{"name": "new-queue"}])
         assert send(publisher, undeclarable) == {undeclarable.id: "AccessRefused"}
         assert not exists(node, "new-queue")

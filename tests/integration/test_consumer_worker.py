@@ -10,6 +10,8 @@ import pytest
 from pydantic import BaseModel
 
 from outrider.consumer import Consumer, Delivery, Reject, broker_session, consume
+from outrider.consumer.connect import BrokerHosts
+from outrider.consumer.dead_letters import find_dead_letters, replay_dead_letters
 from outrider.consumer.delivery import ATTEMPT, ERROR, REASON, ROUTING_KEY, read_delivery
 from outrider.errors import BrokerError
 from tests.fixtures.waiting import wait_for
@@ -259,11 +261,11 @@ def _depth(work: Work) -> int | None:
 def test_a_message_that_hits_a_bug_of_the_worker_is_redelivered(work: Work, monkeypatch: pytest.MonkeyPatch) -> None:
     failed = threading.Event()
 
-    def fail_once(received: Any, now: float) -> Delivery:
+    def fail_once(received: Any, now: float, queue: str) -> Delivery:
         if not failed.is_set():
             failed.set()
             raise RuntimeError("a bug")
-        return read_delivery(received, now)
+        return read_delivery(received, now, queue)
 
     monkeypatch.setattr(broker_session, "read_delivery", fail_once)
 
@@ -274,6 +276,27 @@ def test_a_message_that_hits_a_bug_of_the_worker_is_redelivered(work: Work, monk
         work.wait_until_processed("done")
     assert failed.is_set()
     assert work.broker.depth(work.queue) == 0
+
+
+def test_after_a_replay_of_what_the_broker_buried_the_routing_key_is_the_messages_own(work: Work) -> None:
+    seen: list[Any] = []
+    exchange = work.broker.declare_exchange(type="topic")
+
+    @consume("order.*", queue=work.queue, exchange=exchange)
+    def note(message: Delivery, routing_key: str, attempt: int) -> None:
+        seen.append((routing_key, message.exchange, message.queue, attempt))
+
+    with work.worker(note):
+        pass  # declares the queue
+    work.broker.publish(b"{}", exchange=exchange, routing_key="order.placed", message_id="e", expiration=0.01)
+    work.broker.wait_for_depth(work.dead_letters, 1)  # it expired in its queue
+    hosts = BrokerHosts(work.broker.url)
+    [letter] = find_dead_letters(hosts, work.queue, lambda letter: True, 10)
+    assert (letter.routing_key, letter.reason) == ("order.placed", "expired")
+    assert replay_dead_letters(hosts, work.queue, lambda letter: True, None) == 1
+    with work.worker(note):
+        work.wait_until_processed("done")
+    assert seen == [("order.placed", exchange, work.queue, 1)]
 
 
 def test_a_message_that_cannot_be_forwarded_is_not_acknowledged(work: Work) -> None:

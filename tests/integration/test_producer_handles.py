@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import warnings
 from contextlib import suppress
+from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID
 
@@ -148,6 +149,29 @@ def test_outside_a_transaction_a_publish_warns_or_is_refused_or_is_allowed(stack
 
     asyncio.run(scenario())
     assert rows(database) == ["warned", "allowed"]
+
+
+@every_stack
+def test_an_outbox_can_have_a_default_expiration(stack: Stack, database: Database) -> None:
+    async def scenario() -> None:
+        async with stack.transaction(database.dsn) as (handle, _):
+            outbox = Outbox(expires="1h")
+            await settled(outbox.publish(handle, "default", {}))
+            await settled(outbox.publish(handle, "own", {}, expires="2h"))
+            events = [Event(event_type="default", payload={}), Event(event_type="own", payload={}, expires=7200)]
+            await settled(outbox.publish_many(handle, events))
+            with pytest.raises(ValueError, match="expires must be later"):
+                await settled(outbox.publish(handle, "too late", {}, deliver_after="90m"))
+
+    asyncio.run(scenario())
+    lifetimes = rows(database, "event_type, round(extract(epoch FROM expires_at - created_at) / 3600)::int")
+    assert sorted(lifetimes) == [("default", 1), ("default", 1), ("own", 2), ("own", 2)]
+
+
+def test_the_default_expiration_of_an_outbox_is_a_duration() -> None:
+    for wrong in (datetime.now(UTC), -1, "soon"):
+        with pytest.raises((TypeError, ValueError), match="expires"):
+            Outbox(expires=wrong)  # type: ignore[arg-type]
 
 
 def test_a_role_that_may_only_insert_can_publish(database: Database) -> None:

@@ -39,6 +39,7 @@ def _unreachable_database(monkeypatch: pytest.MonkeyPatch) -> None:
         (["publish", "a", "--header", "novalue"], "must be NAME=VALUE"),
         (["publish", "a", "--header", "=x"], "must be NAME=VALUE"),
         (["publish", "a", "--expires", "tomorrow"], "is neither a duration such as 2h nor a time"),
+        (["publish", "a", "--expires", "90s", "--deliver-after", "1h"], "expires must be later than deliver_after"),
         (["publish", "a", "--ordering-key", "k", "--deliver-after", "1h"], "a delayed message cannot be ordered"),
         (["dead", "list", "--older-than", "3"], "is not a duration such as 90s"),
         (["dead", "list", "--fingerprint", "xyz"], "hexadecimal digits"),

@@ -13,6 +13,7 @@ from outrider.cli import outrider
 from outrider.errors import DatabaseError, OutboxError, SettingsError
 from outrider.runtime.command import run, settings_flags
 from outrider.settings.database import DatabaseSettings, setting_name
+from outrider.settings.loading import load_settings
 from outrider.settings.relay import RelaySettings
 
 
@@ -98,3 +99,28 @@ def test_help_lists_every_command_with_a_line() -> None:
     assert result.exit_code == 0
     for name in ("demo", "setup", "teardown"):
         assert any(line.split()[:1] == [name] and len(line.split()) > 2 for line in result.output.splitlines()), name
+
+
+@pytest.mark.parametrize("flag", ["--statsd-tags", "--labelled-types", "--reject-errors"])
+@pytest.mark.parametrize(
+    "values", [["NoRoute,Nacked"], ["NoRoute", "Nacked"], ['["NoRoute"]', "Nacked"], ['["NoRoute","Nacked"]']]
+)
+def test_a_flag_with_a_list_takes_commas_and_can_be_repeated(flag: str, values: list[str]) -> None:
+    seen: list[object] = []
+
+    @click.command()
+    @settings_flags(RelaySettings)
+    def command(config: str | None, **flags: object) -> None:
+        given: dict[str, object] = {"database_url": "host=db", "broker_url": "amqp://", "statsd_flavor": "dogstatsd"}
+        settings = load_settings(RelaySettings, {**flags, **given}, config_file=config)
+        seen.append(getattr(settings, flag.strip("-").replace("-", "_")))
+
+    arguments = [argument for value in values for argument in (flag, value)]
+    result = CliRunner().invoke(command, arguments, catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    assert seen == [("NoRoute", "Nacked")]
+    assert CliRunner().invoke(command, [], catch_exceptions=False).exit_code == 0
+    assert seen[1] == ()
+    refused = CliRunner().invoke(command, [flag, "[1]"])
+    assert refused.exit_code == 2
+    assert "neither comma-separated text nor a JSON array" in refused.output

@@ -12,7 +12,7 @@ from opentelemetry import trace
 
 from outrider.consumer.context import report_to_sentry, restored_context
 from outrider.delivery.broker_message import LOG_CONTEXT_HEADER
-from outrider.producer import Context, get_tracking_ids
+from outrider.producer import Context, get_tracking_ids, tracking
 from tests.unit.test_consumer_definition import make_delivery
 
 TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
@@ -47,6 +47,11 @@ def test_messages_that_the_handler_publishes_continue_tracking_ids_and_traces() 
     assert headers["traceparent"].startswith(f"00-{TRACE}-")
     assert get_tracking_ids() == ()
     assert not trace.get_current_span().get_span_context().is_valid
+
+
+def test_a_tracking_block_around_the_worker_is_not_part_of_its_messages_chains() -> None:
+    with tracking("the program"), restored_context(make_delivery(tracking_ids=("a",)), "billing"):
+        assert get_tracking_ids() == ("a",)
 
 
 def test_log_lines_of_the_handler_have_the_message_ids_and_the_producers_log_context() -> None:

@@ -33,7 +33,7 @@ def received(headers: dict[str, Any] | None = None, **properties: Any) -> Delive
 
 
 def decide(error: Exception, *, attempts: int = 0, expiration: str | None = None) -> RetryAfterDelay | Bury:
-    delivery = read_delivery(received({ATTEMPT: attempts}, expiration=expiration), NOW)
+    delivery = read_delivery(received({ATTEMPT: attempts}, expiration=expiration), NOW, "billing")
     return decide_after_failure(error, delivery, DELAYS, NOW)
 
 
@@ -57,13 +57,13 @@ def test_a_message_that_would_expire_during_its_delay_is_buried() -> None:
 
 
 def test_the_expiry_time_is_kept_across_delays() -> None:
-    first = read_delivery(received(expiration="5000"), NOW)
+    first = read_delivery(received(expiration="5000"), NOW, "billing")
     assert first.expires_at == NOW + 5
     copy = forwarded_properties(RetryAfterDelay(DELAYS[0], "no"), received(expiration="5000"), first)
     assert copy.headers is not None
     assert copy.headers[EXPIRES_AT] == int((NOW + 5) * 1000)
     assert copy.expiration is None
-    again = read_delivery(received(dict(copy.headers)), NOW + 4)
+    again = read_delivery(received(dict(copy.headers)), NOW + 4, "billing")
     assert again.expires_at == NOW + 5
     assert not is_expired(again, NOW + 4)
     assert is_expired(again, NOW + 5)
@@ -71,12 +71,12 @@ def test_the_expiry_time_is_kept_across_delays() -> None:
 
 def test_the_time_to_live_counts_from_the_arrival_time_if_the_broker_adds_it() -> None:
     stamped = received({"timestamp_in_ms": int((NOW - 3) * 1000)}, expiration="5000")
-    assert read_delivery(stamped, NOW).expires_at == NOW + 2
+    assert read_delivery(stamped, NOW, "billing").expires_at == NOW + 2
 
 
 @pytest.mark.parametrize("expiration", ["", "soon", "-1", None])
 def test_an_invalid_expiration_is_ignored(expiration: str | None) -> None:
-    assert read_delivery(received(expiration=expiration), NOW).expires_at is None
+    assert read_delivery(received(expiration=expiration), NOW, "billing").expires_at is None
 
 
 def test_a_message_that_returns_from_a_delay_has_its_original_fields() -> None:
@@ -87,7 +87,7 @@ def test_a_message_that_returns_from_a_delay_has_its_original_fields() -> None:
         timestamp=datetime(2026, 1, 1, tzinfo=UTC),
         user_id="shop",
     )
-    delivery = read_delivery(original, NOW)
+    delivery = read_delivery(original, NOW, "billing")
     copy = forwarded_properties(RetryAfterDelay(DELAYS[0], "no"), original, delivery)
     assert copy.headers is not None
     assert (copy.headers["mine"], copy.headers[ERROR]) == (1, "no")
@@ -99,7 +99,7 @@ def test_a_message_that_returns_from_a_delay_has_its_original_fields() -> None:
         body=b"{}",
         channel=None,  # type: ignore[arg-type]
     )
-    again = read_delivery(returned, NOW)
+    again = read_delivery(returned, NOW, "billing")
     assert (again.exchange, again.routing_key, again.attempt) == ("shop", "order.placed", 2)
     assert (again.event_id, again.event_type, again.aggregate) == ("b", "order.placed", ("order", "7"))
     assert (again.tracking_ids, again.timestamp) == (("a", "b"), delivery.timestamp)
@@ -107,16 +107,27 @@ def test_a_message_that_returns_from_a_delay_has_its_original_fields() -> None:
 
 def test_a_replayed_message_is_a_first_attempt_again() -> None:
     original = received({"mine": 1}, message_id="b", expiration="5000")
-    buried = forwarded_properties(Bury("rejected", "no"), original, read_delivery(original, NOW))
+    buried = forwarded_properties(Bury("rejected", "no"), original, read_delivery(original, NOW, "billing"))
     assert buried.headers is not None
     assert buried.headers[REASON] == "rejected"
     letter = received(dict(buried.headers), message_id="b")
-    copy = replayed_properties(letter)
+    copy = replayed_properties(letter, "billing")
     assert copy.headers == {"mine": 1, EXCHANGE: "shop", ROUTING_KEY: "order.placed"}
 
 
+def test_a_replay_of_what_the_broker_buried_has_the_messages_own_routing_key() -> None:
+    death = {"queue": "billing", "reason": "delivery_limit", "exchange": "shop", "routing-keys": ["order.placed"]}
+    letter = received({"mine": 1, "x-death": [{"queue": "other", "routing-keys": ["x"]}, death, {"queue": "other"}]})
+    copy = replayed_properties(letter, "billing")
+    assert copy.headers == {"mine": 1, EXCHANGE: "shop", ROUTING_KEY: "order.placed"}
+    for odd in ([], "x", [1], [{"queue": "billing"}], [{"queue": "billing", "routing-keys": [7]}]):
+        assert replayed_properties(received({"x-death": odd}), "billing").headers == {}
+
+
 def test_headers_of_the_wrong_kind_are_ignored() -> None:
-    delivery = read_delivery(received({ATTEMPT: "x", ROUTING_KEY: 1, "tracking_ids": "a", EXPIRES_AT: "soon"}), NOW)
+    delivery = read_delivery(
+        received({ATTEMPT: "x", ROUTING_KEY: 1, "tracking_ids": "a", EXPIRES_AT: "soon"}), NOW, "billing"
+    )
     assert (delivery.attempt, delivery.routing_key, delivery.tracking_ids, delivery.expires_at) == (
         1,
         "order.placed",

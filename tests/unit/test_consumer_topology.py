@@ -16,10 +16,9 @@ def consumer(*keys: str, queue: str, **options: Any) -> Consumer[..., Any]:
 def test_consumers_share_delays_and_have_their_own_dead_letters() -> None:
     topology = plan_topology(
         [
-            consumer("order.*", "refund.#", queue="billing", retry_delays=("1s", "1m")),
+            consumer("order.*", "refund.#", queue="billing", exchange="events", retry_delays=("1s", "1m")),
             consumer("order.placed", queue="mail", exchange="shop", retry_delays=("1s",)),
-        ],
-        "events",
+        ]
     )
     queues = {queue.name: queue.arguments for queue in topology.queues}
     assert set(queues) == {

@@ -16,7 +16,7 @@ from tests.fixtures.messages import NOW, make_message
 
 SECOND = 1_000_000
 
-REFUSED = Failure(FailureKind.FAILED, "NoRoute", "no route")
+REFUSED = Failure(FailureKind.FAILED, "Nacked", "no route")
 UNDECODABLE = Failure(FailureKind.PERMANENT, "Undecodable", "not a message")
 OUTAGE = Failure(FailureKind.OUTAGE, "ConnectionLost", "gone")
 

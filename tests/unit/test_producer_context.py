@@ -6,6 +6,7 @@ import json
 import math
 from collections.abc import Iterator
 from typing import Any
+from uuid import UUID
 
 import pytest
 import sentry_sdk
@@ -46,6 +47,19 @@ def test_a_tracking_block_can_start_with_any_id_or_with_none() -> None:
         assert chain == ("request-7",)
     with tracking({"other": "header"}) as chain:
         assert chain == ()
+
+
+def test_a_bare_tracking_block_begins_a_chain_with_a_new_id() -> None:
+    with tracking() as first, tracking() as second:
+        assert len(first) == 1
+        assert second == (*first, second[1])
+        assert UUID(second[1]) != UUID(first[0])
+        assert ONLY_TRACKING.headers("c") == {"tracking_ids": [*second, "c"]}
+
+
+def test_a_tracking_block_inside_another_appends_to_its_chain() -> None:
+    with tracking("request-7"), tracking(["job-1", "request-7"]) as chain:
+        assert chain == ("request-7", "job-1")
 
 
 def test_sentrys_trace_is_in_the_headers(sentry: None) -> None:

@@ -60,11 +60,36 @@ def test_a_delayed_message_cannot_be_ordered() -> None:
         row(ordering_key="order:42", deliver_after=60)
 
 
-@pytest.mark.parametrize("when", [90, 90.0, timedelta(minutes=1.5)])
+@pytest.mark.parametrize("when", [90, 90.0, timedelta(minutes=1.5), "90s", "1m30s"])
 def test_a_duration_is_added_to_the_databases_clock(when: Any) -> None:
-    made = row(deliver_after=when, expires=when)
+    made = row(deliver_after=when)
     assert (made["deliver_at"], made["deliver_in_seconds"]) == (None, "90.0")
+    made = row(expires=when)
     assert (made["expires_at"], made["expires_in_seconds"]) == (None, "90.0")
+    assert row(deliver_after="0s")["deliver_in_seconds"] == "0.0"
+
+
+IN_A_MINUTE = datetime.now(UTC) + timedelta(minutes=1)
+
+
+@pytest.mark.parametrize(
+    ("deliver_after", "expires"),
+    [
+        (60, 59),
+        ("1h", "1h"),
+        (IN_A_MINUTE, IN_A_MINUTE),
+        ("1h", IN_A_MINUTE),
+        (datetime(2100, 1, 1, tzinfo=UTC), "90s"),
+    ],
+)
+def test_a_message_that_would_expire_before_its_delivery_is_refused(deliver_after: Any, expires: Any) -> None:
+    with pytest.raises(ValueError, match="expires must be later than deliver_after"):
+        row(deliver_after=deliver_after, expires=expires)
+
+
+def test_a_message_may_expire_after_its_delivery() -> None:
+    assert row(deliver_after="1m", expires="1h")["expires_in_seconds"] == "3600.0"
+    assert row(deliver_after=5, expires=IN_A_MINUTE)["expires_at"] == IN_A_MINUTE.isoformat()
 
 
 def test_a_datetime_is_written_in_utc() -> None:
@@ -108,7 +133,7 @@ def test_of_many_event_ids_the_missing_ones_are_random_uuids_of_version_4() -> N
         ({"deliver_after": -1}, ValueError),
         ({"deliver_after": math.nan}, ValueError),
         ({"expires": True}, TypeError),
-        ({"expires": "tomorrow"}, TypeError),
+        ({"expires": "tomorrow"}, ValueError),
         ({"expires": datetime(2030, 1, 1)}, ValueError),
         ({"event_id": "not a uuid"}, ValueError),
         ({"headers": {"x": object()}}, TypeError),

@@ -68,7 +68,7 @@ def test_jitter_spreads_messages_that_failed_together() -> None:
 @pytest.mark.parametrize(
     ("attempts", "why", "decision"),
     [
-        (0, failure("NoRoute", "no queue"), Retry(1, "NoRoute: no queue", 120)),
+        (0, failure("Nacked", "full"), Retry(1, "Nacked: full", 120)),
         (4, failure("NoRoute", "no queue"), Burial(1, "max attempts", "NoRoute: no queue", 1)),
         (0, failure("AccessRefused", "no"), Burial(1, "rejected", "AccessRefused: no", 1)),
         (0, failure("Undecodable", "bad"), Burial(1, "undecodable", "Undecodable: bad", 0)),
@@ -79,3 +79,15 @@ def test_a_failure_is_retried_until_its_attempts_are_used_up_or_buried_at_once(
 ) -> None:
     policy = RetryPolicy(5, 120, 3600, reject_errors=["AccessRefused"], jitter=lambda: 0.0)
     assert policy.decide(make_message(id=1, attempts=attempts), why) == decision
+
+
+@pytest.mark.parametrize("error", ["NoRoute", "NotFound"])
+def test_a_message_that_is_not_routed_is_retried_soon_and_not_buried_sooner(error: str) -> None:
+    policy = default_policy(jitter=0.0)
+    decisions = [policy.decide(make_message(attempts=attempts), failure(error, "x")) for attempts in range(5)]
+    assert [decision.backoff_seconds for decision in decisions if isinstance(decision, Retry)] == [5, 30, 180, 960]
+    assert isinstance(decisions[4], Burial)
+    short = RetryPolicy(max_attempts=5, backoff_seconds=1, max_backoff_seconds=2, jitter=lambda: 0.0)
+    first = short.decide(make_message(attempts=0), failure(error, "x"))
+    assert isinstance(first, Retry)
+    assert first.backoff_seconds == 1

@@ -35,19 +35,45 @@ def mistakes(model: type[DatabaseSettings], flags: dict[str, object] | None = No
     return str(error.value)
 
 
-def test_the_file_overrides_the_environment_and_flags_override_both(
+def test_the_environment_overrides_the_file_and_flags_override_both(
     monkeypatch: pytest.MonkeyPatch, config: Path
 ) -> None:
-    monkeypatch.setenv("OUTRIDER_DATABASE_URL", URL)
     monkeypatch.setenv("OUTRIDER_SLOT", "from_environment")
-    monkeypatch.setenv("OUTRIDER_PUBLICATION", "from environment")
     monkeypatch.setenv("OUTRIDER_SCHEMA", "from environment")
-    config.write_text('slot = "from_file"\nschema = "from file"\n')
+    monkeypatch.setenv("OUTRIDER_PUBLICATION", "")
+    config.write_text(f'database_url = "{URL}"\nslot = "from_file"\nschema = "from file"\npublication = "from file"\n')
     settings = load_settings(DatabaseSettings, {"slot": "from_flag", "schema": None}, config_file=str(config))
     assert settings.database_dsn == URL
-    assert settings.publication == "from environment"
-    assert settings.schema_name == "from file"
+    assert settings.schema_name == "from environment"
     assert settings.slot == "from_flag"
+    assert settings.publication == "from file"  # an empty variable counts as not set
+    assert settings.log_level == "info"
+
+
+LISTS = ["statsd_tags", "labelled_types", "reject_errors"]
+
+
+@pytest.mark.parametrize("name", LISTS)
+@pytest.mark.parametrize("text", ["NoRoute,Nacked", "NoRoute, Nacked", '["NoRoute", "Nacked"]'])
+def test_a_list_is_comma_separated_or_json(name: str, text: str, monkeypatch: pytest.MonkeyPatch, config: Path) -> None:
+    flags: dict[str, object] = {"database_url": URL, "broker_url": BROKER, "statsd_flavor": "dogstatsd"}
+    monkeypatch.setenv(f"OUTRIDER_{name.upper()}", text)
+    assert getattr(load_settings(RelaySettings, flags), name) == ("NoRoute", "Nacked")
+    monkeypatch.delenv(f"OUTRIDER_{name.upper()}")
+    config.write_text(f'{name} = ["NoRoute", "Nacked"]')
+    assert getattr(load_settings(RelaySettings, flags, config_file=str(config)), name) == ("NoRoute", "Nacked")
+
+
+def test_a_duration_is_a_number_of_seconds_or_text_with_a_unit(monkeypatch: pytest.MonkeyPatch, config: Path) -> None:
+    monkeypatch.setenv("OUTRIDER_BACKOFF_SECONDS", "90s")
+    config.write_text('max_backoff_seconds = "1h"\nsend_timeout_seconds = 2.5\ndead_letter_retention_seconds = "7d"')
+    flags: dict[str, object] = {"database_url": URL, "broker_url": BROKER, "shutdown_timeout_seconds": "0s"}
+    settings = load_settings(SchedulerSettings, flags, config_file=str(config))
+    assert (settings.backoff_seconds, settings.max_backoff_seconds, settings.send_timeout_seconds) == (90, 3600, 2.5)
+    assert (settings.shutdown_timeout_seconds, settings.dead_letter_retention_seconds) == (0, 7 * 86_400)
+    assert "backoff_seconds: '90 s' is not a duration such as" in mistakes(
+        RelaySettings, {**flags, "backoff_seconds": "90 s"}
+    )
 
 
 def test_the_file_can_be_named_in_the_environment(monkeypatch: pytest.MonkeyPatch, config: Path) -> None:

@@ -21,7 +21,7 @@ variable "consumers" {
   validation {
     condition = alltrue([
       for delay in flatten([for consumer in var.consumers : consumer.retry_delays]) :
-      delay != "" && can(regex("^([1-9][0-9]*m)?([1-5]?[0-9]s)?([1-9][0-9]{0,2}ms)?$", delay)) && !can(regex("(^|m)0", delay))
+      delay == "0s" || delay != "" && can(regex("^([1-9][0-9]*m)?([1-5]?[0-9]s)?([1-9][0-9]{0,2}ms)?$", delay)) && !can(regex("(^|m)0", delay))
     ])
     error_message = "A delay is minutes, seconds and milliseconds such as 500ms, 10s, 1m30s or 90m, as in @consume."
   }
