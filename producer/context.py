@@ -60,7 +60,8 @@ class Context:
                 with suppress(Exception):
                     add(headers)
         # They may come from a request. What a message cannot carry is left out: tracing must not fail a publish.
-        headers = {name: value for name, value in headers.items() if _is_storable(value)}
+        if headers:
+            headers = {name: value for name, value in headers.items() if _is_storable(value)}
         return CurrentContext(headers, get_tracking_ids() if self.tracking else None, self.log_context())
 
     def log_context(self) -> str | None:

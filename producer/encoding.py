@@ -87,7 +87,7 @@ def check_json(name: str, text: str) -> None:
 
 def check_escapes(name: str, text: str) -> None:
     # The text is searched, because walking the value would take longer than encoding it.
-    if "\\u0000" in text or "\\ud" in text:
+    if "\\u" in text and ("\\u0000" in text or "\\ud" in text):
         for escape in _ESCAPES.finditer(text):
             if escape["nul"]:
                 raise ValueError(f"{name} must not contain a NUL character")

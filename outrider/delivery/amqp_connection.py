@@ -217,6 +217,9 @@ class AmqpConnection:
 
     def abandon(self) -> None:
         """Close the socket. Never raises."""
+        # Now: py-amqp's reference cycles keep this object until the garbage collector comes.
+        self._buffer.clear()
+        self._unsent.clear()
         with suppress(Exception):
             self._connection.collect()
 

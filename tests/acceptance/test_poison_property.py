@@ -22,7 +22,7 @@ from tests.fixtures.broker import Broker
 from tests.fixtures.poisoned import Poisoned, delivered
 from tests.fixtures.stage import Stage
 
-ROWS = 25
+ROWS = 20
 GOOD_ROWS = 5
 DEADLINE_SECONDS = 60.0
 NAMES = st.sampled_from(["a", "x" * 300, "a\0b", "\ud800", "\x1b[31m\u202e", "__type__", "event", ""]) | st.text(
@@ -99,7 +99,7 @@ def test_every_row_ends_delivered_or_dead_and_every_good_row_is_delivered_once(
     outbox = Outbox(context=None)
 
     @settings(
-        max_examples=6,
+        max_examples=5,
         derandomize=True,
         database=None,
         deadline=None,
