@@ -26,7 +26,8 @@ def command(config: str | None, **flags: object) -> None:
     secrets into the environment or the file: flags are visible in the process list.
     """
     settings = load_settings(RelaySettings, flags, config_file=config)
-    with Shutdown() as shutdown, Telemetry(settings, service="cdc-relay", label="relay") as telemetry:
+    shutdown = Shutdown(shutdown_timeout_seconds=settings.shutdown_timeout_seconds)
+    with shutdown, Telemetry(settings, service="cdc-relay", label="relay") as telemetry:
         relay = Relay(settings, shutdown, telemetry)
         telemetry.serve(relay.status)
         tune_garbage_collection()

@@ -166,9 +166,9 @@ class Pipeline:
             del self._unconfirmed[message.id]
         self._to_publish.clear()
 
-    def unblock_keys_not_in(self, keys_in_table: set[str]) -> None:
-        """Unblock the keys that have neither a row in the table nor an unsettled row of this relay."""
-        self.blocked_keys.intersection_update(keys_in_table | self._blocking_row_counts.keys())
+    def unblock_keys(self, keys_without_rows: set[str]) -> None:
+        """Unblock these keys, which have no row in the table, unless this relay has an unsettled row of theirs."""
+        self.blocked_keys.difference_update(keys_without_rows - self._blocking_row_counts.keys())
 
     # -- work to do ---------------------------------------------------------------------------------------------------
 

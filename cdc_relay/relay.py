@@ -11,16 +11,18 @@ from __future__ import annotations
 import contextlib
 import random
 import time
+from functools import partial
 from typing import Literal
 
-from outrider.cdc_relay.heartbeat import Heartbeat
 from outrider.cdc_relay.replication_session import ReplicationSession
 from outrider.cdc_relay.reporting import RelayReporter
+from outrider.cdc_relay.sample_slot import SampleSlot
 from outrider.cdc_relay.slot import OBJECT_IN_USE, UNDEFINED_OBJECT, drop_slot_older_than_publication, ensure_slot
 from outrider.cdc_relay.stream import ReplicationStream
 from outrider.errors import DatabaseError, ReplicationError, SetupError
 from outrider.operations.doctor.timeline import FAILOVER_FOUND, FAILOVER_REMEDY
 from outrider.operations.setup.facts import applied_migrations, handover_seconds, publication_problem, server_problem
+from outrider.runtime.bookkeeping import Bookkeeping
 from outrider.runtime.crash_points import crash_point
 from outrider.runtime.reconnect_delay import STEADY_SECONDS, reconnect_delay
 from outrider.runtime.service_connections import open_service_publisher, open_service_store
@@ -44,6 +46,13 @@ class Relay:
         self._metrics = telemetry.metrics
         self._health = telemetry.health
         self._reporter = RelayReporter(telemetry.metrics)
+        self._bookkeeping = Bookkeeping(
+            partial(open_service_store, settings, "cdc-relay"),
+            "relay",
+            settings.name,
+            telemetry.health,
+            [SampleSlot(settings.slot, self._reporter)],
+        )
         self._ever_connected = False
         self._reached_broker = False
         self._slot_is_older_than_publication = False
@@ -55,6 +64,10 @@ class Relay:
 
     def run(self) -> None:
         """Run until a request to stop. Raises OutboxError for a problem that only an operator can solve."""
+        with self._bookkeeping:
+            self._run_sessions()
+
+    def _run_sessions(self) -> None:
         failures = 0
         while not self._shutdown.requested:
             started = time.monotonic()
@@ -93,14 +106,13 @@ class Relay:
     def _run_session(self) -> None:
         with contextlib.ExitStack() as resources:
             store = self._open_store(resources)
-            heartbeat = Heartbeat(store, self._settings, self._reporter)
             self._check_setup(store)
+            self._bookkeeping.start()
             if self._slot_is_older_than_publication:
                 drop_slot_older_than_publication(store, self._settings.slot)
                 self._slot_is_older_than_publication = False
-            stream = self._acquire_slot(store, heartbeat, resources)
+            stream = self._acquire_slot(store, resources)
             if stream is None:
-                heartbeat.stop()
                 return
             self._ever_connected = True
             self._check_timeline(store)
@@ -113,7 +125,6 @@ class Relay:
                 publisher=open_service_publisher(self._settings),
                 shutdown=self._shutdown,
                 must_reach_broker=not self._reached_broker,
-                heartbeat=heartbeat,
                 reporter=self._reporter,
                 health=self._health,
             )
@@ -127,7 +138,6 @@ class Relay:
             finally:
                 self._reached_broker = self._reached_broker or session.reached_broker
                 self._metrics.relay_active.set(0)
-            heartbeat.stop()
 
     def _open_store(self, resources: contextlib.ExitStack) -> Store:
         store = open_service_store(self._settings, "cdc-relay")
@@ -161,9 +171,7 @@ class Relay:
 
     # -- the slot -----------------------------------------------------------------------------------------------------
 
-    def _acquire_slot(
-        self, store: Store, heartbeat: Heartbeat, resources: contextlib.ExitStack
-    ) -> ReplicationStream | None:
+    def _acquire_slot(self, store: Store, resources: contextlib.ExitStack) -> ReplicationStream | None:
         """Start streaming as soon as no other relay holds the slot; None at a request to stop."""
         announced = False
         while not self._shutdown.requested:
@@ -178,7 +186,6 @@ class Relay:
                 self._set_role("standby")
                 log.info("standing_by", slot=self._settings.slot, held_by_pid=state.active_pid)
             self._health.record_loop()
-            heartbeat.beat("standby")
             self._shutdown.wait(self._settings.standby_poll_seconds * random.uniform(0.8, 1.2))  # noqa: S311 - jitter
         return None
 
@@ -199,3 +206,4 @@ class Relay:
     def _set_role(self, role: Literal["active", "standby"]) -> None:
         self._metrics.relay_active.set(float(role == "active"))
         self._health.set_ready(role)
+        self._bookkeeping.role_changed()

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import struct
 import time
-from collections.abc import Iterable
 from typing import Final, NamedTuple
 
 from outrider.errors import ProtocolError
@@ -36,8 +35,8 @@ class FrameBatch(NamedTuple):
     sent_at: int  # the server's clock, from the last frame: a server time
 
 
-def decode_frames(frames: Iterable[bytes]) -> FrameBatch:
-    """Decode the frames that a server sends in COPY mode. Raises ProtocolError."""
+def decode_frames(frames: list[bytes]) -> FrameBatch:
+    """Decode the frames that a server sends in COPY mode, and empty the list. Raises ProtocolError."""
     # A server sends two keepalives with each transaction to a client that has not confirmed everything. Position, clock
     # and keepalive are therefore evaluated once per batch.
     messages: list[bytes] = []
@@ -45,8 +44,10 @@ def decode_frames(frames: Iterable[bytes]) -> FrameBatch:
     reply_requested = False
     wal_end = sent_at = 0
     frame = b""
+    frames.reverse()
     try:
-        for frame in frames:
+        while frames:  # taken out, because a large frame and its message are two copies
+            frame = frames.pop()
             if frame.startswith(_DATA):
                 messages.append(frame[_DATA_HEADER.size :])
             elif frame.startswith(_KEEPALIVE):

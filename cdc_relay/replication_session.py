@@ -8,8 +8,11 @@ nor slow settling delays the status that PostgreSQL expects. It does run short q
     start            server clock, keys in the table, WAL position
     _run_turn        server clock, once a second at most, while frames of the stream are older than the estimate
     _admit           owners of rows while catching up; whether keys are free, only while keys are blocked
-    _unblock_keys    keys in the table, every 30 s, only while keys are blocked
-    Heartbeat.beat   presence and slot state, every 5 s
+    KeySweep         which of the blocked keys have no row any more, 500 keys at a time
+    _check_database  the server clock, only if the idle connection has received something
+
+Each has a bounded number of rows and, as every statement of the services, a time limit. Presence and gauges are not
+read here: see runtime/bookkeeping.py.
 
 A database error ends the session with a DatabaseError. The relay then starts a new session, without any state of this
 one: the table and the slot hold everything that is needed.
@@ -22,7 +25,7 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 
-from outrider.cdc_relay.heartbeat import Heartbeat
+from outrider.cdc_relay.key_sweep import KeySweep
 from outrider.cdc_relay.lsn import Lsn
 from outrider.cdc_relay.nonblocking_publisher import NonBlockingPublisher
 from outrider.cdc_relay.pgoutput import INSERT, Begin, Commit, Relation, decode
@@ -51,7 +54,6 @@ log = get_logger(__name__)
 READ_LIMIT = 1000
 """Frames read in one turn, so that statuses and outcomes are handled in between."""
 
-UNBLOCK_INTERVAL_SECONDS = 30.0
 HAND_OVER_SECONDS = 5.0
 SETTLE_AFTER_LOSS_SECONDS = 3.0
 
@@ -69,7 +71,6 @@ class ReplicationSession:
         publisher: Publisher,
         shutdown: Shutdown,
         must_reach_broker: bool,
-        heartbeat: Heartbeat,
         reporter: RelayReporter,
         health: Health,
     ) -> None:
@@ -79,7 +80,6 @@ class ReplicationSession:
         self._store = query_store
         self._shutdown = shutdown
         self._must_reach_broker = must_reach_broker
-        self._heartbeat = heartbeat
         self._reporter = reporter
         self._health = health
         self._clock = ServerClock(query_store.server_clock)
@@ -89,7 +89,7 @@ class ReplicationSession:
             Window(max_messages=settings.window_messages, max_bytes=settings.window_bytes),
             RetryPolicy.from_settings(settings),
             margin_seconds=settings.send_timeout_seconds,
-            blocked_keys=query_store.keys_in_table(),
+            blocked_keys=self._load_keys(),
         )
         self._catch_up_to = Lsn.parse(query_store.wal_position())
         self._catching_up = True
@@ -97,7 +97,7 @@ class ReplicationSession:
         self._server_position = 0
         self._unfinished_settlements = 0
         self._status_due = 0.0
-        self._unblock_due = time.monotonic() + UNBLOCK_INTERVAL_SECONDS
+        self._key_sweep = KeySweep(query_store, self._pipeline)
         self._after_read = crash_point("relay.after_read")
         self._after_confirm = crash_point("relay.after_confirm")
         self._before_feedback = crash_point("relay.before_feedback")
@@ -132,6 +132,17 @@ class ReplicationSession:
             self._settler.close()
             self._stream.close()
 
+    def _load_keys(self) -> set[str]:
+        """Every key with a row. It can be millions: PostgreSQL gets its status in between, and a stop ends it."""
+        keys: set[str] = set()
+        for portion in self._store.keys_in_table():
+            keys.update(portion)
+            self._health.record_loop()
+            self._stream.send_status(flushed=0)
+            if self._shutdown.requested:
+                break
+        return keys
+
     # -- one turn -----------------------------------------------------------------------------------------------------
 
     def _run_turn(self) -> None:
@@ -152,9 +163,8 @@ class ReplicationSession:
         self._handle_events(ready)
         self._submit_work()
         self._send_status()
-        self._heartbeat.beat("active")
         self._health.record_loop()
-        self._unblock_keys()
+        self._key_sweep.run_due()
         if self._must_reach_broker:
             self._fail_if_broker_unreachable()
 
@@ -261,14 +271,17 @@ class ReplicationSession:
             self._stream.send_status(flushed=confirmed, reply=reply)
             self._reporter.set_gauges(self._pipeline, lag_bytes=self._server_position - confirmed)
             self._status_due = now + self._settings.status_interval_seconds
+            self._check_database()
         elif self._stream.wants_write:
             self._stream.flush()
 
-    def _unblock_keys(self) -> None:
-        """Unblock keys without rows, so that blocked keys that are never written again do not fill the memory."""
-        if self._pipeline.blocked_keys and time.monotonic() >= self._unblock_due:
-            self._pipeline.unblock_keys_not_in(self._store.keys_in_table())
-            self._unblock_due = time.monotonic() + UNBLOCK_INTERVAL_SECONDS
+    def _check_database(self) -> None:
+        """
+        Raise DatabaseError if the server has ended the connection for queries, which is idle most of the time. A server
+        that shuts down waits for this session's end while messages are held.
+        """
+        if select.select([self._store.connection], [], [], 0)[0]:
+            self._store.server_clock()
 
     def _fail_if_broker_unreachable(self) -> None:
         """A broker that was never reached is probably a wrong address. Ends the session once all rows are shed."""

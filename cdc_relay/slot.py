@@ -9,6 +9,7 @@ from __future__ import annotations
 from outrider.errors import DatabaseError
 from outrider.operations.setup.apply import create_slot, drop_slot
 from outrider.operations.setup.facts import SlotState, slot_state
+from outrider.storage.statement_limit import suspended_limit
 from outrider.storage.store import Store
 from outrider.telemetry.logs import get_logger
 
@@ -49,7 +50,8 @@ def drop_slot_older_than_publication(store: Store, name: str) -> None:
 
 def _create(store: Store, name: str, *, failover: bool) -> None:
     try:
-        create_slot(store.connection, name, failover=failover)
+        with suspended_limit(store.connection):  # it waits for all transactions that are running
+            create_slot(store.connection, name, failover=failover)
     except DatabaseError as error:
         if error.sqlstate != DUPLICATE_OBJECT:
             raise

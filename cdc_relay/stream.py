@@ -156,6 +156,7 @@ class ReplicationStream:
         if not frames:
             return None
         self.last_heard = time.monotonic()
+        del frame  # libpq's copy of the last frame
         return decode_frames(frames)
 
     def silent_for(self) -> float:

@@ -8,13 +8,15 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager, nullcontext
+from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any
 
 from outrider.consumer.discovery import find_consumers, find_database, prepare_imports
-from outrider.consumer.presence import worker_presence
 from outrider.consumer.worker import Worker
+from outrider.runtime.bookkeeping import Bookkeeping
 from outrider.runtime.command import tune_garbage_collection
+from outrider.runtime.service_connections import open_service_store
 from outrider.runtime.service_telemetry import Telemetry
 from outrider.runtime.shutdown import Shutdown
 from outrider.settings.worker import WorkerSettings
@@ -26,12 +28,17 @@ VERBOSE_LOGGERS = ("aio_pika", "aiormq")
 
 def run_worker(settings: WorkerSettings, modules: Sequence[str]) -> None:
     """Run the consumers of these modules until SIGTERM or SIGINT. Raises OutboxError."""
-    with Shutdown() as shutdown, Telemetry(settings, service="worker", label="worker") as telemetry:
+    shutdown = Shutdown(shutdown_timeout_seconds=settings.shutdown_timeout_seconds)
+    with shutdown, Telemetry(settings, service="worker", label="worker") as telemetry:
         _configure_application_logging(settings.log_level)
         worker, database = _make_worker(settings, modules, registry=telemetry.metrics.registry, health=telemetry.health)
         telemetry.serve(worker.status)
         tune_garbage_collection()
-        with worker_presence(settings, telemetry.health) if settings.database_dsn else nullcontext():
+        with Bookkeeping(
+            partial(open_service_store, settings, "outrider worker"), "worker", settings.name, telemetry.health
+        ) as bookkeeping:
+            if settings.database_dsn:
+                bookkeeping.start()
             asyncio.run(_run(worker, shutdown, database))
 
 

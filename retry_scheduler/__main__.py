@@ -28,7 +28,8 @@ def command(config: str | None, once: bool, **flags: object) -> None:
     secrets into the environment or the file: flags show up in the list of processes.
     """
     settings = load_settings(SchedulerSettings, flags, config_file=config)
-    with Shutdown() as shutdown, Telemetry(settings, service="retry-scheduler", label="scheduler") as telemetry:
+    shutdown = Shutdown(shutdown_timeout_seconds=settings.shutdown_timeout_seconds)
+    with shutdown, Telemetry(settings, service="retry-scheduler", label="scheduler") as telemetry:
         scheduler = Scheduler(settings, shutdown, metrics=telemetry.metrics, health=telemetry.health)
         telemetry.serve(scheduler.status)
         tune_garbage_collection()

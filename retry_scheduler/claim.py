@@ -13,11 +13,15 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from outrider.errors import DatabaseError
 from outrider.runtime.crash_points import crash_point
 from outrider.storage.message import Message
+from outrider.storage.scheduler_queries import UNLIMITED_BYTES
 from outrider.storage.store import Store
 
 FIRST_BATCH_SIZE = 50
+SLOW_CLAIM_SHARE = 0.25
+"""A claim that took this share of its lease, or more, was slow."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,16 +40,27 @@ class Batch:
         leased_until = self.messages[0].next_attempt_at
         return leased_until + round((now - self.lease_ends_at) * 1_000_000)
 
+    @property
+    def byte_count(self) -> int:
+        return sum(message.size for message in self.messages)
+
 
 class Claimer:
     """Claims for one scheduler."""
 
     def __init__(
-        self, name: str, *, batch_size: int, lease_seconds: float, clock: Callable[[], float] = time.monotonic
+        self,
+        name: str,
+        *,
+        batch_size: int,
+        batch_bytes: int = UNLIMITED_BYTES,
+        lease_seconds: float,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._name = name
         self._largest = batch_size
         self._size = min(FIRST_BATCH_SIZE, batch_size)
+        self._batch_bytes = batch_bytes
         self._lease_seconds = lease_seconds
         self._clock = clock
         self._claims = 0
@@ -56,11 +71,24 @@ class Claimer:
         size = self._size if at_most is None else min(at_most, self._size)
         self._claims += 1
         claim = f"{self._name}/{self._claims}-{secrets.token_hex(4)}"
-        lease_ends_at = self._clock() + self._lease_seconds
-        messages, parked = store.claim_due(claim, batch_size=size, lease_seconds=self._lease_seconds)
+        began = self._clock()
+        lease_ends_at = began + self._lease_seconds
+        try:
+            messages, parked = store.claim_due(
+                claim, batch_size=size, batch_bytes=self._batch_bytes, lease_seconds=self._lease_seconds
+            )
+        except DatabaseError:
+            self.start_small()
+            raise
         if messages:
             self._after_claim()
-        if at_most is None:
+        if self._clock() - began > self._lease_seconds * SLOW_CLAIM_SHARE:
+            self.start_small()
+        elif at_most is None:
             full = len(messages) + parked >= size
             self._size = min(self._size * 2, self._largest) if full else min(FIRST_BATCH_SIZE, self._largest)
         return Batch(claim, messages, parked, lease_ends_at)
+
+    def start_small(self) -> None:
+        """Claim one row next."""
+        self._size = 1

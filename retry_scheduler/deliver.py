@@ -7,9 +7,11 @@ of its batch exactly once:
     deferred   the broker is away, or its answer did not come: no attempt is spent
     released   not sent: an earlier message of its key failed, its lease is too short, or the scheduler stops
 
-A message is not sent unless its lease outlasts the send timeout. After a message that is buried as expired or
-undecodable, its key goes on. After one that used up its attempts, the rest of its key is released: until the burial is
-written, another scheduler might still deliver it.
+A message is not sent unless its lease outlasts the send timeout. What is still on its way shortly before its lease ends
+(over a slow line, say) is dropped with the connection: see `drop_overdue`. So no row falls due while it is on its way,
+and this scheduler does not claim it again. After a message that is buried as expired or undecodable, its key goes on.
+After one that used up its attempts, the rest of its key is released: until the burial is written, another scheduler
+might still deliver it.
 
 A connection that is lost is opened again at once, up to RESUMES times in a row without an outcome, and what was on its
 way is sent again: a message that ends its connection is found by the publisher then, and the others need not wait for
@@ -41,6 +43,8 @@ from outrider.telemetry.logs import get_logger
 
 log = get_logger(__name__)
 
+DROP_SECONDS = 1.0
+"""How long before the end of a lease its messages are dropped, at most a tenth of it: this must be written in time."""
 SETTLE_SECONDS = 1.0
 """How long outcomes are kept to settle a batch at once. A long key must not delay the settlement of the others."""
 
@@ -65,6 +69,8 @@ class _OpenBatch:
     def __init__(self, batch: Batch, now: float, send_timeout_seconds: float) -> None:
         self.batch = batch
         self.send_by = batch.lease_ends_at - send_timeout_seconds
+        self.drop_at = batch.lease_ends_at - min(DROP_SECONDS, (batch.lease_ends_at - now) / 10)
+        self.byte_count = batch.byte_count
         self.unresolved = len(batch.messages)
         self.settle_at = now + SETTLE_SECONDS
         self.settlement = BatchSettlement(batch.claim)
@@ -100,6 +106,11 @@ class Deliveries:
         return len(self._batch_of)
 
     @property
+    def held_bytes(self) -> int:
+        """The size of the batches that are not settled: they keep their messages until then."""
+        return sum(opened.byte_count for opened in self._open_batches.values())
+
+    @property
     def unsettled(self) -> bool:
         """There are batches of which `take_settlements` has not returned everything."""
         return bool(self._open_batches)
@@ -116,6 +127,19 @@ class Deliveries:
         opened = self._open(batch)
         opened.unresolved = 0
         opened.settlement.released.extend(batch.messages)
+
+    def drop_overdue(self, claimed: Batch | None = None) -> bool:
+        """
+        Close the connection and defer what is on its way, if a lease is about to end before the broker has answered.
+        Also if `claimed` has a row that is on its way: its lease has ended by the database's clock, which may have been
+        set. Returns whether anything was dropped.
+        """
+        now = self._clock()
+        overdue = any(opened.unresolved and now >= opened.drop_at for opened in self._open_batches.values())
+        if not overdue and (claimed is None or not any(each.id in self._batch_of for each in claimed.messages)):
+            return False
+        self._handle_outage(failure("Timeout", "the lease ends, and the broker has not confirmed all messages"))
+        return True
 
     def receive(self, wait_seconds: float) -> bool:
         """Collect outcomes, waiting for the first, and send the next messages of their keys. Whether any arrived."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from outrider.retry_scheduler.maintenance import MaintenanceTask
+from outrider.runtime.maintenance import MaintenanceTask
 from outrider.storage.store import Store
 from outrider.telemetry.metrics import Metrics
 

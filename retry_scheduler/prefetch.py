@@ -2,13 +2,15 @@
 Prefetch: claims the next batch on its own thread and connection, while the batch before is being delivered.
 
 One claim at a time: `begin` it, wait until `fileno` is readable, `take` the batch. `take` raises an error of the
-database, and the next claim opens a new connection.
+database, and the next claim opens a new connection. The thread is a daemon: a claim that hangs does not keep the
+process alive.
 """
 
 from __future__ import annotations
 
+import threading
 import time
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from concurrent.futures import TimeoutError as StillRunning
 from contextlib import suppress
 
@@ -24,7 +26,6 @@ class Prefetch:
         self._database = database
         self._claimer = claimer
         self._metrics = metrics
-        self._pool = ThreadPoolExecutor(1, thread_name_prefix="claim")
         self._claim: Future[Batch] | None = None
         self._wakeup: WakeableQueue[None] = WakeableQueue()
 
@@ -36,9 +37,8 @@ class Prefetch:
     def begin(self, *, at_most: int | None) -> None:
         """Start a claim."""
         assert self._claim is None, "one claim at a time"
-        self._claim = self._pool.submit(self._run, at_most)
-        # A callback, and not the end of `_run`: the future must be done before the reader wakes up.
-        self._claim.add_done_callback(lambda _: self._wakeup.put([None]))
+        self._claim = Future()
+        threading.Thread(target=self._run, args=[self._claim, at_most], name="claim", daemon=True).start()
 
     def take(self) -> Batch | None:
         """The claimed batch; None while the claim is running."""
@@ -58,12 +58,18 @@ class Prefetch:
         if self._claim is not None:
             with suppress(DatabaseError, StillRunning):
                 batch = self._claim.result(timeout_seconds)
-        self._pool.shutdown(wait=False)
         self._database.close()
         self._wakeup.close()
         return batch
 
-    def _run(self, at_most: int | None) -> Batch:
+    def _run(self, result: Future[Batch], at_most: int | None) -> None:
+        try:
+            result.set_result(self._claim_batch(at_most))
+        except BaseException as error:
+            result.set_exception(error)
+        self._wakeup.put([None])
+
+    def _claim_batch(self, at_most: int | None) -> Batch:
         began = time.monotonic()
         try:
             return self._claimer.claim(self._database.open(), at_most=at_most)

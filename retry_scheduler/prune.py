@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from outrider.retry_scheduler.maintenance import MaintenanceTask
+from outrider.runtime.maintenance import MaintenanceTask
 from outrider.settings.scheduler import SchedulerSettings
 from outrider.storage.store import Store
 

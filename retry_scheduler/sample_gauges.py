@@ -7,7 +7,7 @@ among the COUNT_LIMIT rows that fall due first.
 
 from __future__ import annotations
 
-from outrider.retry_scheduler.maintenance import MaintenanceTask
+from outrider.runtime.maintenance import MaintenanceTask
 from outrider.storage.scheduler_queries import Sample
 from outrider.storage.store import Store
 from outrider.telemetry.metrics import Metrics

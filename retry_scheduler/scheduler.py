@@ -1,5 +1,6 @@
 """
-Scheduler: the service's loop. Claim, deliver, settle; run maintenance tasks in between; sleep until a row is due.
+Scheduler: the service's loop. Claim, deliver, settle; sleep until a row is due. Presence, gauges and clean-up run
+beside it (runtime/bookkeeping.py); only parked rows are looked up in between.
 
 At start an unreachable database or broker is an error for the operator: `run` and `drain` raise it. After that `run`
 never gives up. While the broker is away no rows are claimed (see circuit_breaker.py); while the database is away,
@@ -13,6 +14,7 @@ from __future__ import annotations
 
 import select
 import time
+from functools import partial
 
 from outrider.delivery.retry_policy import RetryPolicy
 from outrider.errors import DatabaseError
@@ -23,16 +25,16 @@ from outrider.retry_scheduler.claim import Batch, Claimer
 from outrider.retry_scheduler.database import Database
 from outrider.retry_scheduler.deliver import Deliveries
 from outrider.retry_scheduler.expire import Expire
-from outrider.retry_scheduler.maintenance import Maintenance
 from outrider.retry_scheduler.pending_settlements import PendingSettlements
 from outrider.retry_scheduler.prefetch import Prefetch
 from outrider.retry_scheduler.prune import Prune
 from outrider.retry_scheduler.reporting import SchedulerReporter
 from outrider.retry_scheduler.sample_gauges import SampleGauges
-from outrider.retry_scheduler.show_presence import ShowPresence
 from outrider.retry_scheduler.unpark import AFTER_PARKING_SECONDS, Unpark
+from outrider.runtime.bookkeeping import Bookkeeping
 from outrider.runtime.crash_points import crash_point
-from outrider.runtime.service_connections import open_service_publisher
+from outrider.runtime.maintenance import Maintenance, MaintenanceTask
+from outrider.runtime.service_connections import open_service_publisher, open_service_store
 from outrider.runtime.shutdown import Shutdown
 from outrider.settings.scheduler import SchedulerSettings
 from outrider.storage.store import Store
@@ -67,17 +69,29 @@ class Scheduler:
         breaker = CircuitBreaker(cooldown_seconds)
         self._broker = BrokerConnection(self._publisher, breaker, metrics=metrics, health=health)
         self._database = Database(settings)
-        self._claimer = Claimer(settings.name, batch_size=settings.batch_size, lease_seconds=settings.lease_seconds)
+        self._claimer = Claimer(
+            settings.name,
+            batch_size=settings.batch_size,
+            batch_bytes=settings.batch_bytes,
+            lease_seconds=settings.lease_seconds,
+        )
         self._prefetch = Prefetch(Database(settings), self._claimer, metrics)
         self._deliveries = Deliveries(
             self._publisher, RetryPolicy.from_settings(settings), send_timeout_seconds=settings.send_timeout_seconds
         )
         self._settlements = PendingSettlements(metrics, archive=settings.archive, cooldown_seconds=cooldown_seconds)
         self._reporter = SchedulerReporter(metrics)
-        self._presence = ShowPresence(settings.name)
         self._unpark = Unpark()
         self._gauges = SampleGauges(metrics)
-        self._maintenance = Maintenance([self._presence, self._unpark, Expire(metrics), Prune(settings), self._gauges])
+        self._maintenance = Maintenance([self._unpark])
+        self._beside: list[MaintenanceTask] = [Expire(metrics), Prune(settings), self._gauges]
+        self._bookkeeping = Bookkeeping(
+            partial(open_service_store, settings, "retry-scheduler"),
+            "scheduler",
+            settings.name,
+            health,
+            self._beside,
+        )
         self._poll_seconds = FIRST_POLL_SECONDS
         self._after_release = crash_point("scheduler.after_release")
 
@@ -88,6 +102,7 @@ class Scheduler:
         try:
             self._connect()
             self._broker.show_state()
+            self._bookkeeping.start()
             log.info("scheduler_active", version=__version__, schema=self._settings.schema_name)
             while not self._shutdown.requested:
                 try:
@@ -106,7 +121,7 @@ class Scheduler:
         """Deliver what is due, and return. Raises OutboxError when the database or the broker fails."""
         try:
             store = self._connect()
-            self._maintenance.run_all(store)
+            Maintenance([self._unpark, *self._beside]).run_all(store)
             while not self._shutdown.requested:
                 was_idle = not self._deliveries.unsettled
                 if was_idle:
@@ -166,7 +181,10 @@ class Scheduler:
     def _has_room(self) -> bool:
         """Whether to claim another batch. Not while a probe or messages of a lost connection have no outcome."""
         if self._broker.state is BreakerState.CLOSED and self._publisher.connected:
-            return self._deliveries.unresolved < BATCHES_IN_FLIGHT * self._settings.batch_size
+            return (
+                self._deliveries.unresolved < BATCHES_IN_FLIGHT * self._settings.batch_size
+                and self._deliveries.held_bytes < self._settings.batch_bytes
+            )
         return not self._deliveries.unresolved
 
     def _claim_limit(self) -> int | None:
@@ -182,6 +200,7 @@ class Scheduler:
     def _start(self, batch: Batch) -> bool:
         """Send a batch, or release it if the connection was lost meanwhile; returns whether any row was due."""
         if batch.messages:
+            self._drop_overdue(batch)
             if self._publisher.connected:
                 self._deliveries.start(batch)
             else:
@@ -190,9 +209,14 @@ class Scheduler:
             self._maintenance.run_soon(self._unpark, AFTER_PARKING_SECONDS)
         return bool(batch.messages or batch.parked)
 
+    def _drop_overdue(self, claimed: Batch | None = None) -> None:
+        if self._deliveries.drop_overdue(claimed):
+            self._claimer.start_small()
+
     def _receive(self, wait_seconds: float) -> None:
         """Receive outcomes until no more arrive, and collect the settlements."""
         self._health.record_loop()
+        self._drop_overdue()
         while self._deliveries.receive(wait_seconds):
             wait_seconds = 0.0  # messages sent just now may have an outcome already
         self._collect_settlements()
@@ -249,17 +273,15 @@ class Scheduler:
             self._receive(WAIT_SECONDS)
         self._deliveries.disconnect()
         self._collect_settlements(incomplete=True)
-        self._settle_at_shutdown(leave=True)
+        self._settle_at_shutdown()
+        self._bookkeeping.close()
         self._database.close()
 
-    def _settle_at_shutdown(self, *, leave: bool = False) -> None:
-        if not (self._settlements or self._database.is_open):
+    def _settle_at_shutdown(self) -> None:
+        if not self._settlements:
             return
         try:
-            store = self._database.open()
-            self._settlements.write(store)
-            if leave:
-                self._presence.leave(store)
+            self._settlements.write(self._database.open())
         except DatabaseError as error:
             self._database.close()
             hint = "the rows are due again when the lease ends"

@@ -10,7 +10,7 @@ Rows of a killed scheduler need no task: they fall due when their lease ends.
 
 from __future__ import annotations
 
-from outrider.retry_scheduler.maintenance import MaintenanceTask
+from outrider.runtime.maintenance import MaintenanceTask
 from outrider.storage.store import Store
 
 AFTER_PARKING_SECONDS = 0.5

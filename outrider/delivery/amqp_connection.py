@@ -20,6 +20,7 @@ py-amqp and kombu are untyped: the values of type Any stay in this module.
 
 from __future__ import annotations
 
+import math
 import select
 import ssl
 from collections import deque
@@ -38,6 +39,8 @@ from outrider.failures import outage
 
 # py-amqp slices its buffer for every frame: larger pieces would cost more for copies than they save in system calls.
 READ_BYTES = 4096
+# A body of four frames or more, that is of some 400 kB: a system call for each piece then costs less than a copy.
+PIECES_OF_A_LARGE_MESSAGE = 13
 CLOSE_SECONDS = 1.0
 _NOT_NOW = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 _METHOD_FRAME = 1
@@ -105,9 +108,10 @@ class AmqpConnection:
         self._transport._quick_recv = self._receive
         self._transport._write = self._write_all
         self.timeout_seconds: float = client.connect_timeout
+        self._give_up_at = math.inf
         self._may_wait = True
         self._emptied = False
-        self._buffer: list[bytes] = []
+        self._buffer: list[bytes | memoryview] = []
         self._unsent: deque[bytes | memoryview] = deque()
         self._last_sent = monotonic()
 
@@ -120,18 +124,19 @@ class AmqpConnection:
         number: int = self._socket.fileno()
         return number
 
-    def put(self, frames: Sequence[bytes]) -> None:
+    def put(self, frames: Sequence[bytes | memoryview]) -> None:
         """Buffer frames, or pieces of them, for the next flush."""
-        self._buffer += frames
+        if len(frames) < PIECES_OF_A_LARGE_MESSAGE:
+            self._buffer += frames
+        else:
+            # Not joined: the copy would hold a large message twice until it is sent.
+            self._end_buffer()
+            self._unsent += frames
 
     def flush(self) -> None:
         """Write the buffer, as far as the socket takes it."""
         unsent = self._unsent
-        if self._buffer:
-            if not unsent:
-                self._last_sent = monotonic()
-            unsent.append(b"".join(self._buffer))
-            self._buffer.clear()
+        self._end_buffer()
         try:
             while unsent:
                 sent = self._socket.send(unsent[0])
@@ -142,6 +147,13 @@ class AmqpConnection:
                     unsent[0] = memoryview(unsent[0])[sent:]
         except _NOT_NOW:
             pass
+
+    def _end_buffer(self) -> None:
+        if not self._unsent:
+            self._last_sent = monotonic()
+        if self._buffer:
+            self._unsent.append(b"".join(self._buffer))
+            self._buffer.clear()
 
     @property
     def wants_write(self) -> bool:
@@ -211,7 +223,8 @@ class AmqpConnection:
         """Send connection.close, unless the broker is blocked, and close the socket. Never raises."""
         with suppress(Exception):
             if self.blocked is None:
-                self.timeout_seconds = CLOSE_SECONDS
+                # For everything together: over a slow line something arrives all the time.
+                self._give_up_at = monotonic() + CLOSE_SECONDS
                 self._connection.close()
         self.abandon()
 
@@ -222,6 +235,9 @@ class AmqpConnection:
         self._unsent.clear()
         with suppress(Exception):
             self._connection.collect()
+
+    def _deadline(self) -> float:
+        return min(monotonic() + self.timeout_seconds, self._give_up_at)
 
     def _poll(self, events: int, timeout_seconds: float) -> bool:
         poll = select.poll()
@@ -234,7 +250,9 @@ class AmqpConnection:
 
         Raises TimeoutError when nothing has arrived: py-amqp then keeps a partial frame. On EAGAIN it would loop.
         """
-        deadline = monotonic() + self.timeout_seconds if self._may_wait else 0.0
+        deadline = self._deadline() if self._may_wait else 0.0
+        if self._may_wait and monotonic() > self._give_up_at:
+            raise TimeoutError("no answer in time")
         size = max(size, READ_BYTES)
         while not self._emptied:
             try:
@@ -251,9 +269,9 @@ class AmqpConnection:
     def _write_all(self, data: bytes) -> None:
         """Replaces py-amqp's `socket.sendall`. What py-amqp sends itself is written after the unsent bytes."""
         self.put([bytes(data)])
-        deadline = monotonic() + self.timeout_seconds
+        deadline = self._deadline()
         self.flush()
         while self._unsent:
-            if not self._poll(select.POLLOUT, max(0.0, deadline - monotonic())):
+            if monotonic() > self._give_up_at or not self._poll(select.POLLOUT, max(0.0, deadline - monotonic())):
                 raise TimeoutError("the broker does not read")
             self.flush()

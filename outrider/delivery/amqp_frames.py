@@ -54,19 +54,20 @@ def encode_envelope(order: int, message: Message, now: int, frame_max: int) -> E
     return Envelope(order, message, message_id, exchange, arguments, encoded)
 
 
-def frames_of(channel: int, envelope: Envelope, frame_max: int) -> list[bytes]:
-    """The frames of a message, in pieces to be joined."""
+def frames_of(channel: int, envelope: Envelope, frame_max: int) -> list[bytes | memoryview]:
+    """The frames of a message, in pieces to be joined. The pieces of a body of several frames are not copies."""
     arguments, properties, body = envelope.arguments, envelope.properties, envelope.message.payload
     class_id, method_id = spec.Basic.Publish
-    pieces = [
+    pieces: list[bytes | memoryview] = [
         _METHOD.pack(_METHOD_FRAME, channel, 4 + len(arguments), class_id, method_id),
         arguments,
         _HEADER.pack(_FRAME_END, _HEADER_FRAME, channel, 12 + len(properties), class_id, 0, len(body)),
         properties,
     ]
     room = frame_max - _FRAME_OVERHEAD
+    source = body if len(body) <= room else memoryview(body)
     for start in range(0, len(body), room):
-        piece = body[start : start + room]
+        piece = source[start : start + room]
         pieces += (_BODY.pack(_FRAME_END, _BODY_FRAME, channel, len(piece)), piece)
     pieces.append(_FRAME_END)
     return pieces

@@ -9,11 +9,12 @@ from outrider.storage.store import Store
 
 
 def open_service_store(settings: ServiceSettings, service: str) -> Store:
-    """A store on a new connection. Raises DatabaseError."""
+    """A store on a new connection, on which every statement has a time limit. Raises DatabaseError."""
     connection = connect(
         settings.database_dsn,
         application_name=f"{service} {settings.name}",
         connect_timeout_seconds=settings.connect_timeout_seconds,
+        statement_timeout_seconds=settings.statement_timeout_seconds,
     )
     return Store(connection, settings.schema_name)
 

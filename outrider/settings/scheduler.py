@@ -12,6 +12,11 @@ from outrider.settings.service import ServiceSettings
 
 class SchedulerSettings(ServiceSettings):
     batch_size: int = Field(default=500, ge=1, le=10_000, description="largest number of rows claimed at once")
+    batch_bytes: int = Field(
+        default=16 * 1024 * 1024,
+        ge=1,
+        description="largest number of bytes claimed at once; one row may be larger. At most twice as much is held",
+    )
     lease_seconds: PositiveSeconds = Field(
         default=60,
         validate_default=True,

@@ -62,6 +62,9 @@ class ServiceSettings(BrokerTlsSettings, DatabaseSettings):
         default=10, description="how long the broker may take to confirm one message"
     )
     connect_timeout_seconds: PositiveSeconds = Field(default=5, description="how long one connection attempt may take")
+    statement_timeout_seconds: PositiveSeconds = Field(
+        default=20, description="how long one SQL statement may take; a longer one costs the service its connection"
+    )
     shutdown_timeout_seconds: Seconds = Field(
         default=20, description="how long messages in flight may take to finish after SIGTERM"
     )

@@ -17,14 +17,24 @@ if TYPE_CHECKING:
     import psycopg
 
 
-def connect(dsn: str, *, application_name: str, connect_timeout_seconds: float = 5) -> psycopg.Connection[Any]:
+def connect(
+    dsn: str,
+    *,
+    application_name: str,
+    connect_timeout_seconds: float = 5,
+    statement_timeout_seconds: float | None = None,
+) -> psycopg.Connection[Any]:
     """
     An autocommit connection that detects a dead peer within half a minute. Raises DatabaseError.
 
     Behind a pooler it prepares no statements: in transaction mode the next one may run on a backend without them.
+
+    statement_timeout_seconds  closes the connection when a statement takes longer (see statement_limit.py)
     """
     import psycopg
     from psycopg.conninfo import conninfo_to_dict, make_conninfo
+
+    from outrider.storage.statement_limit import LimitedConnection, LimitedCursor, StatementLimit
 
     defaults: dict[str, Any] = {
         "application_name": application_name,
@@ -37,7 +47,9 @@ def connect(dsn: str, *, application_name: str, connect_timeout_seconds: float =
     given = conninfo_to_dict(dsn)
     conninfo = make_conninfo(dsn, **{name: value for name, value in defaults.items() if name not in given})
     with database_errors():
-        connection = psycopg.connect(conninfo, autocommit=True)
+        connection = LimitedConnection.connect(conninfo, autocommit=True, cursor_factory=LimitedCursor)
+        if statement_timeout_seconds is not None:
+            connection.limit = StatementLimit(connection, statement_timeout_seconds)
         try:
             if is_pooled(connection):
                 connection.prepare_threshold = None

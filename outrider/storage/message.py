@@ -56,8 +56,9 @@ class Message(NamedTuple):
 
     @property
     def size(self) -> int:
-        """Bytes that count against a window: about what the message takes in memory."""
-        return len(self.payload) + len(self.headers) + 256
+        """Bytes that count against a window or batch: about what the message takes in memory. In SQL: message_bytes."""
+        texts = len(self.headers) + len(self.properties) + len(self.declarations or "") + len(self.context or "")
+        return len(self.payload) + texts + 256
 
     def describe(self) -> dict[str, object]:
         """The fields that logs may contain: not the payload, not the headers."""

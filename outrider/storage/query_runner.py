@@ -31,7 +31,7 @@ class QueryRunner:
         self.queries = Queries(schema)
 
     def _execute(self, name: str, /, **parameters: object) -> list[Any]:
-        return self._run(name, parameters, _all_rows)
+        return self._run(name, parameters, all_rows)
 
     def _value(self, name: str, /, **parameters: object) -> Any:
         return self._execute(name, **parameters)[0][0]
@@ -52,19 +52,19 @@ class QueryRunner:
 
         return self._run(name, {"ids": array_literal(wanted), **parameters}, found)
 
-    def _run(self, name: str, parameters: Mapping[str, object], read: Callable[[Any], T]) -> T:
-        """Run a query and return what `read` takes from its cursor."""
+    def _run(self, name: str, parameters: Mapping[str, object], read: Callable[[Any], T], *, binary: bool = False) -> T:
+        """Run a query and return what `read` takes from its cursor. `binary`: the format of the result."""
         for _ in range(DEADLOCK_RETRIES):
             try:
-                return self._run_once(name, parameters, read)
+                return self._run_once(name, parameters, read, binary=binary)
             except DatabaseError as error:
                 if error.sqlstate != DEADLOCK or self._in_transaction():
                     raise
-        return self._run_once(name, parameters, read)
+        return self._run_once(name, parameters, read, binary=binary)
 
-    def _run_once(self, name: str, parameters: Mapping[str, object], read: Callable[[Any], T]) -> T:
+    def _run_once(self, name: str, parameters: Mapping[str, object], read: Callable[[Any], T], *, binary: bool) -> T:
         with database_errors():
-            return read(self.connection.execute(self.queries[name], parameters))
+            return read(self.connection.execute(self.queries[name], parameters, binary=binary))
 
     def _in_transaction(self) -> bool:
         """The deadlock also undid the caller's earlier statements, so only the caller can repeat its transaction."""
@@ -78,5 +78,5 @@ def array_literal(ids: Iterable[int]) -> str:
     return f"{{{','.join(map(str, ids))}}}"
 
 
-def _all_rows(cursor: Any) -> list[Any]:
+def all_rows(cursor: Any) -> list[Any]:
     return list(cursor.fetchall()) if cursor.description else []

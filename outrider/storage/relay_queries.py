@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from outrider.storage.query_runner import QueryRunner, array_literal
 
@@ -32,9 +32,16 @@ class RelayQueries(QueryRunner):
         """Those of these transactions that a new snapshot does not see yet."""
         return set(self._column("in_progress", xids=list(xids)))
 
-    def keys_in_table(self) -> set[str]:
-        """Every ordering key that has a row."""
-        return set(self._column("keys_in_table"))
+    def keys_in_table(self, *, at_once: int = 10_000) -> Iterator[list[str]]:
+        """Every ordering key that has a row, in portions: one statement, with a bounded number of keys, for each."""
+        after: str | None = None
+        while keys := self._column("keys_in_table", after=after, at_once=at_once):
+            yield keys
+            after = keys[-1]
+
+    def keys_without_rows(self, keys: Sequence[str]) -> set[str]:
+        """Those of these ordering keys that have no row."""
+        return set(self._column("keys_without_rows", keys=list(keys)))
 
     def free_keys(self, heads: dict[str, int]) -> set[str]:
         """Of these keys, each with the id of the relay's next row: those with no other row to send first."""

@@ -7,8 +7,10 @@ from datetime import datetime, timedelta
 from typing import NamedTuple
 
 from outrider.storage.message import Message
-from outrider.storage.query_runner import QueryRunner
+from outrider.storage.query_runner import QueryRunner, all_rows
 from outrider.storage.service_queries import RUN_LENGTH
+
+UNLIMITED_BYTES = 2**62
 
 
 class Sample(NamedTuple):
@@ -22,14 +24,21 @@ class Sample(NamedTuple):
 
 
 class SchedulerQueries(QueryRunner):
-    def claim_due(self, claim: str, *, batch_size: int, lease_seconds: float) -> tuple[list[Message], int]:
-        """Lease due rows; returns them in the order of their ids, and how many were parked behind their key's head."""
-        rows = self._execute(
-            "claim_due",
-            claim=claim,
-            batch_size=batch_size,
-            lease=timedelta(seconds=lease_seconds),
-        )
+    def claim_due(
+        self, claim: str, *, batch_size: int, lease_seconds: float, batch_bytes: int = UNLIMITED_BYTES
+    ) -> tuple[list[Message], int]:
+        """
+        Lease due rows: together at most batch_bytes, but at least one if any is due. Returns them in the order of their
+        ids, and how many were parked behind their key's head.
+        """
+        parameters = {
+            "claim": claim,
+            "batch_size": batch_size,
+            "batch_bytes": batch_bytes,
+            "lease": timedelta(seconds=lease_seconds),
+        }
+        # Binary: as text, a payload would take twice the memory.
+        rows = self._run("claim_due", parameters, all_rows, binary=True)
         return [Message._make(row[1:]) for row in rows if row[1] is not None], rows[0][0]
 
     def next_due(self) -> float | None:

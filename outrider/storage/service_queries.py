@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Sequence
-from typing import Literal
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Literal, NamedTuple
 
+from outrider.storage.connection import database_errors
 from outrider.storage.decision import Burial, Retry
 from outrider.storage.query_runner import QueryRunner
 from outrider.version import __version__
@@ -27,6 +29,16 @@ RUN_LENGTH = 100
 
 BURIAL_TRIES = 10
 """How often a row is buried under another id, because another session took the id at the same moment."""
+BOOKKEEPING_LOCK_SECONDS = 1.0
+BOOKKEEPING_STATEMENT_SECONDS = 10.0
+
+
+class LongStatement(NamedTuple):
+    """A statement that is running, and what it waits for."""
+
+    seconds: float
+    wait_type: str | None
+    wait_event: str | None
 
 
 class ServiceQueries(QueryRunner):
@@ -59,6 +71,25 @@ class ServiceQueries(QueryRunner):
             if not left:
                 break
         return moved
+
+    @contextmanager
+    def beside_messages(self) -> Iterator[None]:
+        """
+        A transaction for presence, gauges and clean-up, which no message may wait for: it gives up soon if it has to
+        wait for a lock or takes long, and its commit waits for no disk and no standby. Raises DatabaseError.
+        """
+        with database_errors(), self.connection.transaction():
+            self._execute(
+                "bookkeeping_limits",
+                lock_milliseconds=round(BOOKKEEPING_LOCK_SECONDS * 1000),
+                statement_milliseconds=round(BOOKKEEPING_STATEMENT_SECONDS * 1000),
+            )
+            yield
+
+    def longest_statement(self, *, longer_than_seconds: float) -> LongStatement | None:
+        """The statement that other connections of this service have run for longest; None if none takes so long."""
+        row = self._first("longest_statement", longer_than_seconds=longer_than_seconds)
+        return None if row is None else LongStatement._make(row)
 
     def worker_seen(self, kind: WorkerKind, name: str, role: WorkerRole) -> None:
         """Write or refresh the presence row of this process in outbox_worker."""

@@ -1,9 +1,10 @@
 """
 Health of a service, for liveness and readiness probes.
 
-The service's main loop writes, other threads read; nothing here starts a thread or does network I/O.
+The service's main loop writes (`set_waiting`: its bookkeeping thread), other threads read; nothing here starts a thread
+or does network I/O.
 Healthy: the loop ran within `stall_seconds`, and its connection is not reported silent.
-Ready: healthy, and connected as active or standby.
+Ready: healthy, connected as active or standby, and no statement hangs.
 
 For probes without HTTP, the loop touches `liveness_file` at most once a second while the service is healthy: a probe
 compares its age with `stall_seconds`. The file is removed at the end. At the start it must be missing or empty, so that
@@ -52,6 +53,7 @@ class Health:
         self._loop_ran_at = self._touched_at = clock()
         self._heard_at: float | None = None
         self._silence: str | None = None
+        self._waiting: str | None = None
         self._readiness = _Readiness(False, "starting", "not connected yet")
         self._touch_failed = False
 
@@ -95,6 +97,10 @@ class Health:
         """Not connected, or not any more. `reason` is text for people."""
         self._readiness = _Readiness(False, "starting", reason)
 
+    def set_waiting(self, reason: str | None) -> None:
+        """A statement hangs, for this reason; None: no more. May be called from another thread."""
+        self._waiting = reason
+
     def set_stopping(self) -> None:
         """The shutdown has begun."""
         self._readiness = _Readiness(False, "stopping", "shutting down")
@@ -121,13 +127,13 @@ class Health:
 
     def readyz(self) -> tuple[bool, dict[str, object]]:
         """Whether the process can work, as active or standby, and the facts behind it."""
-        readiness = self._readiness
+        readiness, waiting = self._readiness, self._waiting
         healthy, facts = self.healthz()
-        ready = healthy and readiness.ready
+        ready = healthy and readiness.ready and waiting is None
         return ready, {
             "ready": ready,
             "role": readiness.role,
-            "reason": readiness.reason if healthy else facts["reason"],
+            "reason": (waiting or readiness.reason) if healthy else facts["reason"],
         }
 
     def _touch(self, file: Path) -> None:

@@ -29,7 +29,14 @@ class DjangoStore(Store):
         self.using = using or settings.database
         self.queries = Queries(settings.schema)
 
-    def _run(self, name: str, parameters: Mapping[str, Any], read: Callable[[Any], T]) -> T:
+    def _run(
+        self,
+        name: str,
+        parameters: Mapping[str, Any],
+        read: Callable[[Any], T],
+        *,
+        binary: bool = False,  # noqa: ARG002  Django's drivers choose the format
+    ) -> T:
         with django_errors(), connections[self.using].cursor() as cursor:
             cursor.execute(self.queries[name], parameters)
             return read(cursor)

@@ -25,6 +25,11 @@ o.attempts, o.owner
 -- rows meet it. Before the first ANALYZE it would expect hardly any row of a narrow range, and read the whole table.
 CASE WHEN schema_version BETWEEN 1 AND 1 THEN true ELSE false END
 
+-- message_bytes --
+-- What a row counts against a limit in bytes: as Message.size. octet_length of a bytea does not read the value.
+octet_length(o.payload)::bigint + octet_length(o.headers::text) + octet_length(o.properties::text)
+    + coalesce(octet_length(o.declarations::text), 0) + coalesce(octet_length(o.context::text), 0) + 256
+
 -- moved_columns --
 -- The columns that the outbox, the dead letters and the archive have in common beside the id.
 event_id, schema_version, event_type, aggregate_type, aggregate_id, ordering_key, exchange, routing_key, payload,

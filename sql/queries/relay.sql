@@ -45,27 +45,34 @@ SELECT t.xid
  WHERE :not_seen;
 
 -- keys_in_table --
--- Every ordering key that has a row, one index probe per key. A relay that starts blocks these keys.
+-- The next ordering keys that have a row, in order, from the one behind `after` (null: from the first). One index probe
+-- per key. A relay that starts blocks all of them.
 WITH RECURSIVE k (ordering_key) AS (
-    (SELECT ordering_key FROM :"schema".outbox WHERE ordering_key IS NOT NULL ORDER BY ordering_key LIMIT 1)
+    (SELECT ordering_key FROM :"schema".outbox
+      WHERE ordering_key IS NOT NULL AND (%(after)s::text IS NULL OR ordering_key > %(after)s::text)
+      ORDER BY ordering_key LIMIT 1)
     UNION ALL
     SELECT (SELECT o.ordering_key FROM :"schema".outbox AS o
              WHERE o.ordering_key > k.ordering_key ORDER BY o.ordering_key LIMIT 1)
       FROM k WHERE k.ordering_key IS NOT NULL
 )
-SELECT ordering_key FROM k WHERE ordering_key IS NOT NULL;
+SELECT ordering_key FROM k WHERE ordering_key IS NOT NULL LIMIT %(at_once)s;
+
+-- keys_without_rows --
+-- Those of these ordering keys that have no row. LIMIT makes it one index probe per key, whatever the planner expects.
+SELECT k.ordering_key
+  FROM unnest(%(keys)s::text[]) AS k (ordering_key)
+ WHERE (SELECT o.id FROM :"schema".outbox AS o WHERE o.ordering_key = k.ordering_key LIMIT 1) IS NULL;
 
 -- free_keys --
 -- Of these rows, each the relay's next one of a blocked key: the keys that have no earlier row and no other row that
--- the scheduler owns.
+-- the scheduler owns. LIMIT as in keys_without_rows.
 SELECT k.ordering_key
   FROM unnest(%(keys)s::text[], %(ids)s::bigint[]) AS k (ordering_key, id)
- WHERE NOT EXISTS (
-       SELECT 1 FROM :"schema".outbox AS o
-        WHERE o.ordering_key = k.ordering_key AND o.id < k.id)
-   AND NOT EXISTS (
-       SELECT 1 FROM :"schema".outbox AS o
-        WHERE o.ordering_key = k.ordering_key AND o.id <> k.id AND o.owner = 'scheduler');
+ WHERE (SELECT o.id FROM :"schema".outbox AS o
+         WHERE o.ordering_key = k.ordering_key AND o.id < k.id LIMIT 1) IS NULL
+   AND (SELECT o.id FROM :"schema".outbox AS o
+         WHERE o.ordering_key = k.ordering_key AND o.id > k.id AND o.owner = 'scheduler' LIMIT 1) IS NULL;
 
 -- wal_position --
 -- The end of the WAL. While the relay catches up, rows committed before it are checked against the table.

@@ -4,12 +4,14 @@
 -- Lease due rows to one scheduler. MATERIALIZED keeps LIMIT exact: the planner must not run the subquery twice. An
 -- ordered row is claimed only if every earlier row of its key is claimed with it: the n-th due row of the key must be
 -- the n-th row of the key in the table. The other due rows of a key are parked, so that later claims do not read them
--- again. statement_timestamp() is stable and so can be an index condition; with the volatile clock_timestamp() every
--- claim would walk over all rows that are not due. Ids go through arrays, which the planner looks up by primary key at
--- any size. Returns at least one row: the number of parked rows, and the columns of a claimed row (null if none was
--- claimed).
+-- again. Of the rows that could be claimed, in the order of their ids, only as many are as have together at most
+-- batch_bytes, and at least one. The rest stays due. Sizes are known before any payload is read: octet_length of a
+-- bytea reads only its header. statement_timestamp() is stable and so can be an index condition; with the volatile
+-- clock_timestamp() every claim would walk over all rows that are not due. Ids go through arrays, which the planner
+-- looks up by primary key at any size. Returns at least one row: the number of parked rows, and the columns of a claimed
+-- row (null if none was claimed).
 WITH due AS MATERIALIZED (
-    SELECT id, ordering_key FROM :"schema".outbox
+    SELECT id, ordering_key, :message_bytes AS size FROM :"schema".outbox AS o
      WHERE next_attempt_at <= statement_timestamp()
        AND :supported_version
      ORDER BY next_attempt_at
@@ -27,10 +29,14 @@ WITH due AS MATERIALIZED (
                     LIMIT cardinality(k.ids)) AS f
            ) AS run
      WHERE run.id = run.due_id
+), claimable AS MATERIALIZED (
+    SELECT id, sum(size) OVER (ORDER BY id) <= %(batch_bytes)s OR row_number() OVER (ORDER BY id) = 1 AS fits
+      FROM due
+     WHERE ordering_key IS NULL OR id IN (SELECT id FROM heads)
 ), leased AS (
     UPDATE :"schema".outbox AS o
        SET owner = 'scheduler', claimed_by = %(claim)s, next_attempt_at = clock_timestamp() + %(lease)s
-     WHERE o.id = ANY(ARRAY(SELECT id FROM due WHERE ordering_key IS NULL UNION ALL SELECT id FROM heads))
+     WHERE o.id = ANY(ARRAY(SELECT id FROM claimable WHERE fits))
     RETURNING o.*
 ), parked AS (
     UPDATE :"schema".outbox AS o

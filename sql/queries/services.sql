@@ -75,6 +75,27 @@ SELECT doomed.id, gone.id IS NOT NULL FROM doomed LEFT JOIN gone ON gone.id = do
 -- was told at the start.
 SELECT pg_backend_pid();
 
+-- bookkeeping_limits --
+-- Limits of the statements that follow in this transaction: presence, gauges, clean-up. A commit that is lost in a crash
+-- is repeated by the next run. Per transaction, because a pooler may give the session to other clients afterwards.
+SELECT set_config('lock_timeout', %(lock_milliseconds)s::text, true),
+       set_config('statement_timeout', %(statement_milliseconds)s::text, true),
+       set_config('synchronous_commit', 'off', true);
+
+-- longest_statement --
+-- The statement that has run for longest on another connection of this service, and what it waits for. A role sees its
+-- own sessions without a privilege.
+SELECT extract(epoch FROM clock_timestamp() - a.query_start)::float8, a.wait_event_type, a.wait_event
+  FROM pg_stat_activity AS a
+ WHERE a.application_name = current_setting('application_name')
+   AND a.datname = current_database()
+   AND a.backend_type = 'client backend'
+   AND a.state = 'active'
+   AND a.pid <> pg_backend_pid()
+   AND a.query_start < clock_timestamp() - %(longer_than_seconds)s::float8 * interval '1 second'
+ ORDER BY a.query_start
+ LIMIT 1;
+
 -- worker_seen --
 -- Insert or refresh the presence row of a service. A new process under the same name gets a new started_at.
 INSERT INTO :"schema".outbox_worker AS w (kind, name, role, version, host, pid)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 import pytest
@@ -19,7 +19,9 @@ from outrider.storage.message import Message
 from outrider.storage.store import Store
 from tests.fixtures.broker import Broker
 from tests.fixtures.database import Database
-from tests.fixtures.rows import insert_rows, make_due, query, store_of
+from tests.fixtures.proxy import FaultProxy
+from tests.fixtures.rows import ids_in, insert_rows, make_due, query, store_of
+from tests.fixtures.servers import address_of
 from tests.fixtures.waiting import wait_for
 
 LEASE = 60.0
@@ -162,3 +164,39 @@ def test_a_blocked_broker_is_an_outage_after_the_send_timeout(store: Store, disp
     finally:
         publisher.close()
         disposable_rabbitmq.kill()
+
+
+def test_a_row_that_is_claimed_again_while_it_is_on_its_way_is_dropped_and_later_delivered(
+    store: Store, rabbit: Broker, fault_proxy: Callable[[str, int], FaultProxy]
+) -> None:
+    """As after a jump of the database's clock: the lease has ended there, and not here."""
+    queue = rabbit.declare_queue()
+    proxy = fault_proxy(*address_of(rabbit.url))
+    publisher = open_publisher(proxy.through(rabbit.url), send_timeout_seconds=SEND_TIMEOUT)
+    publisher.connect()
+    deliveries = Deliveries(publisher, POLICY, send_timeout_seconds=SEND_TIMEOUT)
+    claimer = Claimer("s", batch_size=100, lease_seconds=LEASE)
+    ids = insert_rows(store.connection, 3, routing_key=queue, ordering_key="k")
+    first = claimer.claim(store)
+    proxy.blackhole("to_client")
+    deliveries.start(first)
+    assert not deliveries.drop_overdue()
+    make_due(store.connection, ids)
+    again = claimer.claim(store)
+    assert ids_of(list(again.messages)) == ids
+    assert deliveries.drop_overdue(again)
+    assert not publisher.connected
+    deliveries.release(again)
+    assert deliveries.held_bytes == first.byte_count + again.byte_count
+    for _, settlement in deliveries.take_settlements():
+        settlement.write(store, archive=False, cooldown_seconds=0)
+    assert deliveries.held_bytes == 0
+    proxy.heal()
+    publisher.connect()
+    deliveries.start(claimer.claim(store))
+    wait_for(lambda: deliveries.receive(0.1) or not deliveries.unresolved)
+    wait_for(lambda: not deliveries.receive(0.1) and not deliveries.unresolved)
+    for _, settlement in deliveries.take_settlements():
+        assert settlement.write(store, archive=False, cooldown_seconds=0) == 0
+    assert ids_in(store.connection) == []
+    publisher.close()

@@ -609,9 +609,14 @@ class TestLostConnections:
         publisher = open_amqp(proxy.through(rabbit.url))
         messages = [to("no-such-queue", payload=b"x" * 8_000_000) for _ in range(4)]
         publisher.publish(messages, NOW)
-        wait_for(lambda: proxy.bytes_forwarded("to_client") > 1_000_000)
-        proxy.blackhole("to_client")
         outcomes: list[Outcome] = []
+
+        def returned_bytes() -> int:
+            outcomes.extend(publisher.collect(0))
+            return proxy.bytes_forwarded("to_client")
+
+        wait_for(lambda: returned_bytes() > 1_000_000)
+        proxy.blackhole("to_client")
         for _ in range(20):
             started = time.monotonic()
             outcomes += publisher.collect(0.05)

@@ -9,10 +9,12 @@ from typing import Any
 
 import pytest
 
+from outrider.errors import DatabaseError
 from outrider.retry_scheduler.claim import FIRST_BATCH_SIZE, Claimer
 from outrider.storage.decision import Burial, Retry
 from outrider.storage.message import SCHEMA_VERSION
 from outrider.storage.service_queries import RUN_LENGTH
+from outrider.storage.sql_files import Queries
 from outrider.storage.store import Store
 from tests.fixtures.database import Database
 from tests.fixtures.rows import ids_in, insert_rows, make_due, query, store_of
@@ -249,6 +251,63 @@ def test_a_batch_computes_the_databases_clock_without_a_query(store: Store) -> N
     claimed_at = batch.lease_ends_at - LEASE
     assert batch.server_time(claimed_at) == pytest.approx(store.server_clock(), abs=2e6)
     assert batch.server_time(claimed_at + 10) - batch.server_time(claimed_at) == 10_000_000
+
+
+def test_a_batch_has_at_most_so_many_bytes_but_at_least_one_row(store: Store) -> None:
+    rows = insert_rows(store.connection, 5, payload=b"x" * 10_000)
+    large = insert_rows(store.connection, 1, payload=b"x" * 100_000)
+    claimer = Claimer("s", batch_size=100, batch_bytes=25_000, lease_seconds=LEASE)
+    batches = [[message.id for message in claimer.claim(store).messages] for _ in range(5)]
+    assert batches == [rows[:2], rows[2:4], rows[4:], large, []]
+
+
+def test_a_key_that_does_not_fit_into_a_batch_is_claimed_from_its_head_and_the_rest_is_not_parked(store: Store) -> None:
+    rows = insert_rows(store.connection, 5, payload=b"x" * 10_000, ordering_key="k")
+    messages, parked = store.claim_due("s/1", batch_size=100, batch_bytes=25_000, lease_seconds=LEASE)
+    assert ([message.id for message in messages], parked) == (rows[:2], 0)
+    store.settle(rows[:2], claim="s/1")
+    assert claim(store) == rows[2:]
+
+
+def test_rows_behind_the_head_of_their_key_do_not_count_against_the_bytes_of_a_batch(store: Store) -> None:
+    head = insert_rows(store.connection, due_in="1 hour", ordering_key="k")
+    behind = insert_rows(store.connection, 3, payload=b"x" * 10_000, ordering_key="k")
+    rows = insert_rows(store.connection, 2, payload=b"x" * 10_000)
+    messages, parked = store.claim_due("s/1", batch_size=100, batch_bytes=25_000, lease_seconds=LEASE)
+    assert ([message.id for message in messages], parked) == (rows, len(behind))
+    assert head
+
+
+def test_the_size_of_a_row_is_the_same_in_sql_and_in_python(store: Store) -> None:
+    columns: dict[str, Any] = {
+        "headers": '{"a": "bc"}',
+        "properties": '{"priority": 1}',
+        "declarations": "[]",
+        "context": "{}",
+    }
+    insert_rows(store.connection, payload=b"x" * 1000, **columns)
+    insert_rows(store.connection, payload=b"")
+    messages, _ = store.claim_due("s/1", batch_size=10, lease_seconds=LEASE)
+    sizes = query(store.connection, f"SELECT {Queries('public')['message_bytes']} FROM outbox AS o ORDER BY id")
+    assert [message.size for message in messages] == sizes
+
+
+def test_after_a_slow_or_failed_claim_the_next_one_is_one_row(store: Store) -> None:
+    insert_rows(store.connection, 200)
+    now = [0.0]
+
+    def clock() -> float:
+        now[0] += LEASE / 2  # between the two readings of a claim
+        return now[0]
+
+    slow = Claimer("slow", batch_size=100, lease_seconds=LEASE, clock=clock)
+    assert [len(slow.claim(store).messages) for _ in range(2)] == [FIRST_BATCH_SIZE, 1]
+    failing = Claimer("failing", batch_size=100, lease_seconds=LEASE)
+    with store.connection.transaction(force_rollback=True):
+        store.connection.execute("ALTER TABLE outbox RENAME TO elsewhere")
+        with pytest.raises(DatabaseError):
+            failing.claim(store)
+    assert [len(failing.claim(store).messages) for _ in range(3)] == [1, 2, 4]
 
 
 # -- concurrency -------------------------------------------------------------------------------------------------------

@@ -14,17 +14,18 @@ from outrider.operations import dead_letters
 from outrider.operations.dead_letters import DeadLetterSelection, ReplayResult
 from outrider.retry_scheduler import prune
 from outrider.retry_scheduler.expire import Expire
-from outrider.retry_scheduler.maintenance import Maintenance, MaintenanceTask
 from outrider.retry_scheduler.prune import Prune
 from outrider.retry_scheduler.sample_gauges import SampleGauges
-from outrider.retry_scheduler.show_presence import ShowPresence
 from outrider.retry_scheduler.unpark import Unpark
+from outrider.runtime.maintenance import Maintenance, MaintenanceTask
+from outrider.runtime.show_presence import ShowPresence
 from outrider.settings.loading import load_settings
 from outrider.settings.scheduler import SchedulerSettings
 from outrider.storage.decision import Burial, DeadLetterReason, Retry
 from outrider.storage.message import SCHEMA_VERSION
 from outrider.storage.sql_files import script
 from outrider.storage.store import Store
+from outrider.telemetry.health import Health
 from outrider.telemetry.metrics import Metrics
 from tests.fixtures.rows import ids_in, insert_rows, query
 
@@ -270,7 +271,9 @@ def test_a_task_that_fails_does_not_stop_the_others(store: Store) -> None:
 
 
 def test_a_scheduler_shows_its_presence_and_deletes_its_row_when_it_stops(store: Store) -> None:
-    presence = ShowPresence("s1")
+    health = Health()
+    health.set_ready("active")
+    presence = ShowPresence("scheduler", "s1", health)
     presence.run_once(store)
     presence.run_once(store)
     assert query(store.connection, "SELECT kind, name, role FROM outbox_worker") == [("scheduler", "s1", "active")]
@@ -375,7 +378,7 @@ def test_the_role_of_the_scheduler_has_all_privileges_that_it_needs(store: Store
     store.next_due()
     retention = {"archive_retention_seconds": DAY, "dead_letter_retention_seconds": DAY, "event_retention_seconds": DAY}
     tasks: list[MaintenanceTask] = [
-        ShowPresence("s1"),
+        ShowPresence("scheduler", "s1", Health()),
         Unpark(),
         Prune(settings(**retention)),
         SampleGauges(Metrics("scheduler")),
@@ -384,7 +387,7 @@ def test_the_role_of_the_scheduler_has_all_privileges_that_it_needs(store: Store
         task.run_once(store)
     assert dead_letters.replay(store, DeadLetterSelection(reason="rejected")) == ReplayResult(1, 0)
     assert dead_letters.discard(store, DeadLetterSelection()) == 1
-    ShowPresence("s1").leave(store)
+    ShowPresence("scheduler", "s1", Health()).leave(store)
 
 
 # -- settings ---------------------------------------------------------------------------------------------------------

@@ -27,6 +27,7 @@ IDS = list(range(1000, 1500))
 CLAIM: dict[str, Any] = {
     "claim": "s/1",
     "batch_size": 500,
+    "batch_bytes": 16 * 1024 * 1024,
     "lease": timedelta(seconds=60),
 }
 HOT_PATH: Mapping[str, dict[str, Any]] = {
@@ -48,6 +49,9 @@ HOT_PATH: Mapping[str, dict[str, Any]] = {
     "defer": {"ids": IDS, "claim": "s/1", "cooldown": timedelta(seconds=30)},
     "release": {"ids": IDS, "claim": "s/1"},
     "unpark_heads": {},
+    "keys_in_table": {"after": "j5", "at_once": 1000},
+    "keys_without_rows": {"keys": [f"j{n}" for n in range(500)]},
+    "free_keys": {"keys": [f"j{n}" for n in range(500)], "ids": [ROWS * 3 // 4 + n for n in range(500)]},
     "expire": {"batch_size": 1000, "run_length": RUN_LENGTH},
     "sample": {"most": 1000},
     "prune_archive": {"retention": timedelta(days=1), "batch_size": 1000},
@@ -176,6 +180,15 @@ def test_claiming_from_many_rows_costs_what_claiming_from_few_costs(
     many = pages(large, "claim_due", CLAIM)
     # The indexes have about one more level. Reading all rows would be hundreds of times as many pages.
     assert many < few * 2, f"{few} pages with 500 rows, {many} with {ROWS:,}"
+
+
+def test_the_relays_questions_about_keys_cost_a_few_pages_per_key_however_many_keys_there_are(
+    large: psycopg.Connection[Any],
+) -> None:
+    for name in ("keys_in_table", "keys_without_rows", "free_keys"):
+        parameters = HOT_PATH[name]
+        asked = parameters.get("at_once") or len(parameters["keys"])
+        assert pages(large, name, parameters) < asked * 10, name
 
 
 def test_a_long_key_behind_a_failed_head_costs_the_claims_of_others_nothing(database: Database) -> None:

@@ -76,9 +76,12 @@ def test_a_relay_settles_fails_buries_hands_over_and_shows_its_presence(database
         assert store.bury([Burial(ids[3], "rejected", "no", 1)]) == [ids[3]]
         assert store.hand_over(ids[4:5]) == ids[4:5]
         assert store.hand_over_all() == 1
-        store.keys_in_table()
+        list(store.keys_in_table())
+        store.keys_without_rows(["k"])
         store.wal_position()
-        store.worker_seen("relay", "r", "active")
+        with store.beside_messages():
+            store.worker_seen("relay", "r", "active")
+        store.longest_statement(longer_than_seconds=1)
         store.worker_gone("relay", "r")
 
 

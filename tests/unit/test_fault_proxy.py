@@ -135,6 +135,17 @@ def test_the_end_of_one_direction_leaves_the_other_open(connect: Connect) -> Non
     assert read_exactly(client, 100) == b"last words"
 
 
+def test_a_throttled_line_takes_its_time_and_healing_ends_that(proxy: FaultProxy, connect: Connect) -> None:
+    client = connect()
+    proxy.throttle(100_000, "to_server")
+    started = time.monotonic()
+    assert ask(client, bytes(30_000)) == bytes(30_000)
+    assert time.monotonic() - started >= 0.3
+    client.sendall(bytes(3_000_000))
+    proxy.heal()
+    assert read_exactly(client, 3_000_000) == bytes(3_000_000)
+
+
 def test_latency_delays_data_without_lowering_the_throughput(proxy: FaultProxy, connect: Connect) -> None:
     client = connect()
     proxy.latency(0.05)

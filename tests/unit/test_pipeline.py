@@ -253,7 +253,7 @@ def test_keys_without_a_row_are_unblocked() -> None:
     read(pipeline, one)
     pipeline.apply_outcomes([Outcome(one, REFUSED)], NOW)
     pipeline.blocked_keys |= {"gone", "there"}
-    pipeline.unblock_keys_not_in({"there"})
+    pipeline.unblock_keys({"gone", "leaving"})
     assert pipeline.blocked_keys == {"there", "leaving"}
 
 

@@ -47,8 +47,10 @@ KEEPALIVES = st.tuples(st.just("keepalive"), POSITIONS, TIMES, st.booleans())
 @given(st.lists(st.one_of(DATA, KEEPALIVES), min_size=1))
 def test_a_batch_has_all_messages_and_the_last_keepalive(items: list[Any]) -> None:
     batch = decode_frames(
-        data_frame(wal_end, wal_end, sent_at, rest) if kind == "data" else keepalive_frame(wal_end, sent_at, rest)
-        for kind, wal_end, sent_at, rest in items
+        [
+            data_frame(wal_end, wal_end, sent_at, rest) if kind == "data" else keepalive_frame(wal_end, sent_at, rest)
+            for kind, wal_end, sent_at, rest in items
+        ]
     )
 
     keepalives = [item for item in items if item[0] == "keepalive"]

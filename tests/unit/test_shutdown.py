@@ -75,3 +75,29 @@ def test_the_old_handlers_are_restored() -> None:
     with Shutdown():
         assert all(signal.getsignal(number) != handler for number, handler in before.items())
     assert {number: signal.getsignal(number) for number in Shutdown.SIGNALS} == before
+
+
+HANGING_PROGRAM = """
+import time
+from outrider.runtime import shutdown
+shutdown.FORCE_AFTER_SECONDS = 0.3
+with shutdown.Shutdown(shutdown_timeout_seconds=0.1) as request:
+    print("ready", flush=True)
+    request.wait(60)
+    time.sleep(60)
+"""
+
+
+def test_a_process_that_does_not_stop_in_time_is_ended_with_status_1() -> None:
+    with subprocess.Popen([sys.executable, "-c", HANGING_PROGRAM], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(10) == 1
+
+
+def test_a_process_that_stops_in_time_is_left_alone() -> None:
+    with Shutdown(shutdown_timeout_seconds=0.0) as shutdown:
+        shutdown.request()
+    with Shutdown(shutdown_timeout_seconds=0.0) as never_requested:
+        assert not never_requested.requested

@@ -1,9 +1,9 @@
 """
-Maintenance: runs each maintenance task at its interval, between two batches.
+Maintenance: runs each maintenance task at its interval.
 
-A task does one small piece of work per run, so that delivery does not wait long; while it has more to do, it runs again
-soon. A task that takes long runs less often. A task that fails is logged and runs again after its interval, unless the
-connection is lost: then the error is raised.
+A task does one small piece of work per run; while it has more to do, it runs again soon. A task that takes long runs
+less often. A run is one transaction with short limits (see `beside_messages`). A task that fails is logged, once until
+it succeeds again, and runs again after its interval, unless the connection is lost: then the error is raised.
 """
 
 from __future__ import annotations
@@ -39,6 +39,7 @@ class Maintenance:
     def __init__(self, tasks: Sequence[MaintenanceTask], clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._due = [(clock(), task) for task in tasks]
+        self._failing: set[str] = set()
 
     def run_due(self, store: Store) -> None:
         """Run the tasks that are due."""
@@ -63,12 +64,16 @@ class Maintenance:
         """Run a task; returns when it is due again."""
         began = self._clock()
         try:
-            counts = task.run_once(store)
+            with store.beside_messages():
+                counts = task.run_once(store)
         except DatabaseError as error:
             if store.connection.closed:
                 raise
-            log.warning("maintenance_failed", task=task.name, reason=str(error), sqlstate=error.sqlstate)
+            if task.name not in self._failing:
+                log.warning("maintenance_failed", task=task.name, reason=str(error), sqlstate=error.sqlstate)
+            self._failing.add(task.name)
             return self._clock() + task.interval_seconds
+        self._failing.discard(task.name)
         if any(counts.values()):
             log.info(task.name, **counts)
         ended = self._clock()
