@@ -13,6 +13,7 @@ from outrider.cdc_relay.settlements import Failed, HandedOver, Settlement
 from outrider.delivery.publisher import Outcome
 from outrider.failures import FailureKind
 from outrider.operations.setup.facts import SlotState
+from outrider.runtime.delivery_listener import report_delivered
 from outrider.storage.decision import Burial
 from outrider.storage.message import Message
 from outrider.telemetry.logs import context_of, get_logger
@@ -71,6 +72,7 @@ class RelayReporter:
                 continue
             self._metrics.failed(failure)
             if failure.kind is not FailureKind.OUTAGE:
+                self._metrics.refused(message.event_type)
                 with context_of(message):
                     log.warning(
                         "refused", error=failure.error, reason=failure.text, hint=failure.hint, **message.describe()
@@ -79,9 +81,11 @@ class RelayReporter:
     def report_confirmations(self, confirmations: Sequence[Confirmation], now: int) -> None:
         if confirmations:
             self._metrics.published(destination(each.message) for each in confirmations)
+            self._metrics.delivered(each.message.event_type for each in confirmations)
             self._metrics.message_age.observe_many([(now - each.committed_at) / 1e6 for each in confirmations])
             self._metrics.publish_seconds.observe_many([(now - each.published_at) / 1e6 for each in confirmations])
             self.delivered += len(confirmations)
+            report_delivered(each.message for each in confirmations)
 
     def report_settlements(self, settlements: Sequence[Settlement], seconds: float) -> None:
         self._metrics.settle_seconds.observe(seconds)

@@ -42,7 +42,7 @@ from outrider.producer.handles.protocols import AsyncHandle, SyncHandle
 from outrider.producer.row import Row, can_be_copied, is_delayed, query_for, to_columns, uuid_bytes
 from outrider.producer.statement import Statement
 from outrider.storage.message import DEFAULT_EXCHANGE
-from outrider.storage.sql_files import Queries
+from outrider.storage.sql_files import queries_of
 
 OutsideTransaction = Literal["warn", "raise", "allow"]
 
@@ -110,7 +110,7 @@ class Outbox:
         self.expires = expires
         self.context = context
         self.outside_transaction = outside_transaction
-        queries = Queries(schema)
+        queries = queries_of(schema)
         self._statements = {name: Statement(queries[name]) for name in _QUERIES}
         self._copied_values = itemgetter(*(name.strip() for name in queries["copied_columns"].split(",")))
 

@@ -6,12 +6,16 @@ A pytest plugin for tests of applications that publish.
         assert_event_published("order.placed", payload={"order": 42})
 
 `outbox`                  records messages instead of writing them: no database and no transaction is needed, and any
-                          handle is accepted; `outbox.messages` are the recorded messages, decoded
+                          handle is accepted; `outbox.messages` are the recorded messages, decoded. A message disappears
+                          when the transaction or savepoint that it belongs to is rolled back (Django, SQLAlchemy's
+                          sessions)
 `assert_event_published`  checks the events in `outbox` by type, and by any other fields that are given
 `assert_task_sent`        checks the Celery tasks in `outbox` by name, args, kwargs and any other fields
 `drain_outbox`            `drain_outbox()` removes and returns the messages in `outbox`, `drain_outbox(connection)`
                           those in a real table, in the connection's transaction; both as the services would publish
                           them
+`fake_relay`              `fake_relay(app)` drains as well, and runs each task of this Celery application at once, with
+                          the tasks that follow; `fake_relay(function)` calls a function with each message
 
 pytest loads this plugin where the package is installed. The fixtures do nothing unless a test requests them.
 """
@@ -19,18 +23,22 @@ pytest loads this plugin where the package is installed. The fixtures do nothing
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import pytest
 
 from outrider.producer.handles import adapter_for, no_guard
 from outrider.producer.outbox import Outbox
+from outrider.producer.rollback_watch import RollbackWatch, watch_django, watch_sqlalchemy
 from outrider.producer.row import Row
 from outrider.storage.message import SCHEMA_VERSION, Message
 
 MISSING: Any = object()
+MOST_DELIVERED = 10_000
 
 
 @dataclass(frozen=True)
@@ -78,6 +86,7 @@ class OutboxRecorder:
 
     def __init__(self) -> None:
         self.messages: list[RecordedMessage] = []
+        self.watch = RollbackWatch()
 
     @property
     def events(self) -> list[RecordedMessage]:
@@ -87,29 +96,39 @@ class OutboxRecorder:
     def tasks(self) -> list[RecordedMessage]:
         return [message for message in self.messages if message.is_task]
 
-    def record(self, row: Row) -> bool:
+    def record(self, row: Row, handle: Any = None) -> bool:
         """Record a row, unless a message with its dedup_key is recorded already. Returns whether it was recorded."""
         if row["dedup_key"] is not None and any(each.dedup_key == row["dedup_key"] for each in self.messages):
             return False
-        self.messages.append(_decoded(row))
+        message = _decoded(row)
+        self.messages.append(message)
+        self.watch.record(handle, partial(self._forget, message))
         return True
+
+    def _forget(self, message: RecordedMessage) -> None:
+        self.messages = [each for each in self.messages if each is not message]
 
 
 @pytest.fixture
-def outbox(monkeypatch: pytest.MonkeyPatch) -> OutboxRecorder:
+def outbox(monkeypatch: pytest.MonkeyPatch) -> Iterator[OutboxRecorder]:
     """Records messages that are enqueued in this test, instead of writing them."""
     recorder = OutboxRecorder()
 
     def write_row(self: Outbox, handle: Any, row: Row) -> Any:  # noqa: ARG001
-        return _awaitable_if_async(handle, int(recorder.record(row)))
+        return _awaitable_if_async(handle, int(recorder.record(row, handle)))
 
     def write_rows(self: Outbox, handle: Any, rows: list[Row]) -> Any:  # noqa: ARG001
-        return _awaitable_if_async(handle, sum(recorder.record(row) for row in rows))
+        return _awaitable_if_async(handle, sum(recorder.record(row, handle) for row in rows))
 
     monkeypatch.setattr(Outbox, "write_row", write_row)
     monkeypatch.setattr(Outbox, "write_rows", write_rows)
     _record_tasks(monkeypatch, recorder)
-    return recorder
+    if "django.db" in sys.modules:
+        watch_django(recorder.watch, monkeypatch.setattr)
+    stop = watch_sqlalchemy(recorder.watch) if "sqlalchemy.orm" in sys.modules else None
+    yield recorder
+    if stop is not None:
+        stop()
 
 
 @pytest.fixture
@@ -152,6 +171,46 @@ def drain_outbox(request: pytest.FixtureRequest) -> Callable[..., list[Published
     return drain
 
 
+@pytest.fixture
+def fake_relay(drain_outbox: Callable[..., list[PublishedMessage]]) -> Callable[..., list[PublishedMessage]]:
+    """
+    `fake_relay(target)` or `fake_relay(target, connection)`: delivers what `drain_outbox` returns, and what is enqueued
+    meanwhile, until nothing is left. Returns the messages.
+
+    target  a Celery application: its tasks run at once, and an exception of a task is raised here; other messages are
+            only returned. Or a function, which is called with each PublishedMessage.
+    """
+
+    def deliver(target: Any, handle: Any = None, *, schema: str = "public") -> list[PublishedMessage]:
+        deliver_one = partial(_run_task, target) if hasattr(target, "tasks") else target
+        delivered: list[PublishedMessage] = []
+        while messages := drain_outbox(handle, schema=schema):
+            for message in messages:
+                deliver_one(message)
+            delivered += messages
+            if len(delivered) > MOST_DELIVERED:
+                pytest.fail(f"more than {MOST_DELIVERED} messages were delivered: each enqueues another", pytrace=False)
+        return delivered
+
+    return deliver
+
+
+def _run_task(app: Any, published: PublishedMessage) -> None:
+    from celery import signature
+
+    task = app.tasks.get(published.headers.get("task"))
+    if task is None:
+        return
+    message = published.message
+    content = _decode(published.body, message.content_type, message.content_encoding, published.headers)
+    args, kwargs, embedded = content
+    links = list(embedded.get("callbacks") or ())
+    if chain := list(embedded.get("chain") or ()):
+        links.append(signature(chain.pop(), app=app).clone(chain=chain))  # as a worker does: the last one is next
+    errbacks = embedded.get("errbacks")
+    task.apply(args, kwargs, task_id=published.headers["id"], link=links, link_error=errbacks, throw=True)
+
+
 def _record_tasks(monkeypatch: pytest.MonkeyPatch, recorder: OutboxRecorder) -> None:
     """Where Celery is installed, tasks are captured as if in a transaction."""
     try:
@@ -159,11 +218,14 @@ def _record_tasks(monkeypatch: pytest.MonkeyPatch, recorder: OutboxRecorder) -> 
     except ImportError:
         return
 
+    def handle(self: TaskOutbox) -> Any:
+        return next(reversed(self._bound.get()), None) or self.alias or "a transaction"
+
     def waiting_task_id(self: TaskOutbox, handle: Any, dedup_key: str) -> Any:  # noqa: ARG001
         [waiting] = [each for each in recorder.tasks if each.dedup_key == dedup_key]
         return waiting.headers.get("id") or waiting.row["event_id"]
 
-    monkeypatch.setattr(TaskOutbox, "_handle_in_transaction", lambda self: "a transaction")  # noqa: ARG005
+    monkeypatch.setattr(TaskOutbox, "_handle_in_transaction", handle)
     monkeypatch.setattr(TaskOutbox, "_may_read_waiting_task", lambda self, handle: True)  # noqa: ARG005
     monkeypatch.setattr(TaskOutbox, "_waiting_task_id", waiting_task_id)
 
@@ -192,11 +254,12 @@ def _check(kind: str, name: str, messages: list[RecordedMessage], count: int | N
 
 
 def _decoded(row: Row) -> RecordedMessage:
+    headers = json.loads(row["headers"])
     return RecordedMessage(
         row=row,
         event_type=row["event_type"],
-        payload=_decode_payload(row),
-        headers=json.loads(row["headers"]),
+        payload=_decode(row["payload"], row["content_type"], row["content_encoding"], headers),
+        headers=headers,
         exchange=row["exchange"],
         routing_key=row["routing_key"],
         ordering_key=row["ordering_key"],
@@ -204,13 +267,12 @@ def _decoded(row: Row) -> RecordedMessage:
     )
 
 
-def _decode_payload(row: Row) -> Any:
-    payload: bytes = row["payload"]
-    compression = json.loads(row["headers"]).get("compression")
-    if compression is None and row["content_type"] == "application/json":
+def _decode(payload: bytes, content_type: str, content_encoding: str, headers: dict[str, Any]) -> Any:
+    compression = headers.get("compression")
+    if compression is None and content_type == "application/json":
         return json.loads(payload)
-    if compression is None and row["content_type"] == "text/plain":
-        return payload.decode(row["content_encoding"])
+    if compression is None and content_type == "text/plain":
+        return payload.decode(content_encoding)
     try:
         from kombu.compression import decompress
         from kombu.serialization import loads
@@ -218,7 +280,7 @@ def _decode_payload(row: Row) -> Any:
         return payload
     body = decompress(payload, compression) if compression else payload
     # The test enqueued it itself, so any serializer is safe to load.
-    return loads(body, row["content_type"], row["content_encoding"], accept=[row["content_type"]])
+    return loads(body, content_type, content_encoding, accept=[content_type])
 
 
 def _message(number: int, row: Row) -> Message:

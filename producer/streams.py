@@ -80,7 +80,7 @@ class EventStreams:
 
     def __init__(self, outbox: Outbox) -> None:
         self.outbox = outbox
-        queries = sql_files.Queries(outbox.schema)
+        queries = sql_files.queries_of(outbox.schema)
         self._statements = {name: Statement(queries[name]) for name in _QUERIES}
 
     @overload

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from outrider.retry_scheduler.claim import Batch
 from outrider.retry_scheduler.settlement import BatchSettlement, FailedMessage
+from outrider.runtime.delivery_listener import report_delivered
 from outrider.storage.decision import Burial
 from outrider.telemetry.logs import context_of, get_logger
 from outrider.telemetry.metrics import Metrics, destination
@@ -34,6 +35,8 @@ class SchedulerReporter:
         confirmed = settlement.confirmed
         self._delivered += len(confirmed)
         self._metrics.published(map(destination, confirmed))
+        self._metrics.delivered(message.event_type for message in confirmed)
+        report_delivered(confirmed)
         self._metrics.publish_seconds.observe_many(settlement.publish_seconds)
         self._metrics.message_age.observe_many([(server_time - message.created_at) / 1e6 for message in confirmed])
         for failed in settlement.failed:
@@ -54,6 +57,7 @@ class SchedulerReporter:
         message, failure, decision = failed
         if failure is not None:
             self._metrics.failed(failure)
+            self._metrics.refused(message.event_type)
         attempts = message.attempts + (decision.spent if isinstance(decision, Burial) else 1)
         hint = failure.hint if failure is not None else None
         with context_of(message):

@@ -14,6 +14,7 @@ from outrider.cli._options import (
     all_flag,
     database_flags,
     dry_run_flag,
+    duration,
     json_flag,
     limit_option,
     message_id,
@@ -78,6 +79,13 @@ def _fingerprint(ctx: click.Context, param: click.Parameter, value: str | None) 
 which_dead_letters = selection_options(
     click.option("--reason", callback=_reason, help=f"why they were buried: {', '.join(DEAD_LETTER_REASONS)}"),
     click.option("--fingerprint", callback=_fingerprint, help="kind of failure: see `outrider dead list --grouped`"),
+    click.option(
+        "--created-older-than",
+        "created_older_than_seconds",
+        type=duration,
+        metavar="DURATION",
+        help="enqueued longer ago, such as 90d",
+    ),
     age="buried",
 )
 

@@ -1,5 +1,6 @@
 """
-`outrider setup`: create what is missing of the tables, the publication and the slot, and print what was done.
+`outrider setup`: create what is missing of the tables, the publication and the slot (on request also of the roles), and
+print what was done.
 
 It can be run again, and several may run at the same time. If the plan finds an obstacle, nothing is run.
 """
@@ -12,7 +13,7 @@ from pydantic import Field
 from outrider.cli._options import Number
 from outrider.cli._setup_steps import run_steps
 from outrider.operations.setup.facts import read_facts
-from outrider.operations.setup.plan import Target, as_script, plan_setup
+from outrider.operations.setup.plan import Target, as_script, plan_setup, role_names
 from outrider.runtime.command import settings_flags
 from outrider.settings.database import DatabaseSettings
 from outrider.settings.loading import load_settings
@@ -40,11 +41,14 @@ class SetupSettings(DatabaseSettings):
     is_flag=True,
     help="create no publication and no slot: the scheduler delivers everything (sets --handover-after 0 by default)",
 )
+@click.option(
+    "--roles", is_flag=True, help="create the roles of sql/roles.sql that are missing (outbox_relay, ...), and grant"
+)
 @click.option("--dry-run", is_flag=True, help="print the SQL that would run, for psql, and change nothing")
 def command(
-    config: str | None, handover_after: float | None, polling_only: bool, dry_run: bool, **flags: object
+    config: str | None, handover_after: float | None, polling_only: bool, roles: bool, dry_run: bool, **flags: object
 ) -> None:
-    """Create the tables, the publication and the slot. Can be run again at any time."""
+    """Create the tables, the publication and the slot; with --roles also roles. Can be run again at any time."""
     settings = load_settings(SetupSettings, flags, config_file=config)
     target = Target(
         schema=settings.schema_name,
@@ -53,10 +57,13 @@ def command(
         failover=settings.failover_slot,
         handover_seconds=0 if polling_only and handover_after is None else handover_after,
         polling_only=polling_only,
+        roles=roles,
     )
     with connect(settings.database_dsn, application_name="outrider setup") as connection:
         store = Store(connection, target.schema)
-        plan = plan_setup(read_facts(store, publication=target.publication, slot=target.slot), target, migrations())
+        names = role_names().values() if roles else ()
+        facts = read_facts(store, publication=target.publication, slot=target.slot, roles=names)
+        plan = plan_setup(facts, target, migrations())
         if dry_run:
             click.echo(as_script(plan), nl=False)
             return

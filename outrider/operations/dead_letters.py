@@ -18,7 +18,7 @@ from itertools import islice
 from typing import NamedTuple
 
 from outrider.errors import DatabaseError
-from outrider.operations.message_selection import MessageSelection
+from outrider.operations.message_selection import MessageSelection, interval_of
 from outrider.operations.rate_limit import RateLimit
 from outrider.operations.stored_content import StoredContent, split_content
 from outrider.storage.fingerprint import fingerprint, pattern
@@ -42,6 +42,11 @@ class DeadLetterSelection(MessageSelection):
     """One of DEAD_LETTER_REASONS."""
     fingerprint: str | None = None
     """Of one kind of failure, as in FailureGroup. SQL does not know it: Python compares."""
+    created_older_than_seconds: float | None = None
+    """The age since the message was enqueued."""
+
+    def parameters(self) -> dict[str, object]:
+        return super().parameters() | {"created_older_than": interval_of(self.created_older_than_seconds)}
 
 
 SKIPPED = {

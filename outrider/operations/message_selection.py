@@ -31,8 +31,8 @@ class MessageSelection:
             "ids": None if ids is None else [each for each in ids if isinstance(each, int)],
             "event_ids": None if ids is None else [each for each in ids if isinstance(each, str)],
             "event_type": like_pattern(self.event_type),
-            "older_than": _interval(self.older_than_seconds),
-            "newer_than": _interval(self.newer_than_seconds),
+            "older_than": interval_of(self.older_than_seconds),
+            "newer_than": interval_of(self.newer_than_seconds),
         }
 
     def missing(self, found: int) -> int:
@@ -58,5 +58,5 @@ def like_pattern(glob: str | None) -> str | None:
     return escaped.replace("*", "%").replace("?", "_")
 
 
-def _interval(seconds: float | None) -> timedelta | None:
+def interval_of(seconds: float | None) -> timedelta | None:
     return None if seconds is None else timedelta(seconds=seconds)

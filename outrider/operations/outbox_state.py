@@ -42,16 +42,13 @@ from outrider.operations.diagnostic_queries import Unavailable, fetch, fetch_one
 from outrider.operations.setup.facts import SlotState, publication_shape, slot_state
 from outrider.settings.database import DatabaseSettings
 from outrider.storage.connection import connect
-from outrider.storage.service_queries import PRESENCE_INTERVAL_SECONDS
+from outrider.storage.service_queries import STALE_SECONDS
 from outrider.storage.store import Store
 
 COUNT_LIMIT = 10_000
 """No count reads more rows than this."""
 
 MOST_WORKERS = 200
-
-STALE_SECONDS = 4 * PRESENCE_INTERVAL_SECONDS
-"""A worker not seen for longer than this was killed, or cannot reach the database."""
 
 _NO_TABLE = ("42P01", "3F000")
 

@@ -14,6 +14,7 @@ does not get them; their size and type are shown.
 
 from __future__ import annotations
 
+import inspect
 import json
 import logging
 from collections.abc import Callable, Mapping
@@ -40,6 +41,12 @@ def load_redactor(path: str) -> Redact:
     if not callable(found):
         raise ValueError(f"redactor {path!r} is not a function")
     redact: Redact = found
+    try:
+        inspect.signature(redact).bind("event.type", {}, {})
+    except TypeError:
+        raise ValueError(f"redactor {path!r} must take (event_type, payload, headers)") from None
+    except ValueError:  # a function in C without a signature
+        pass
     return redact
 
 

@@ -47,6 +47,7 @@ class Telemetry:
                 flavor=self._settings.statsd_flavor,
                 prefix=self._settings.statsd_prefix,
                 tags=self._settings.statsd_tags,
+                timings=self.metrics.histograms,
                 interval_seconds=self._settings.statsd_interval_seconds,
             )
             self._resources.enter_context(statsd)

@@ -69,6 +69,22 @@ def load_settings(model: type[S], flags: Mapping[str, object], *, config_file: s
     return settings
 
 
+def wrong_values(given: Mapping[str, object]) -> list[str]:
+    """A line for each of these values that a service refuses, whatever the environment says."""
+    required = {"database_url": "postgresql://", "broker_url": "memory://"}
+    values: dict[str, Any] = {_FIELD_ALIASES.get(name, name): value for name, value in {**required, **given}.items()}
+    mistakes = []
+    for model in (RelaySettings, SchedulerSettings):
+        try:
+            model(**values)
+        except ValidationError as error:
+            details = error.errors(include_input=False, include_url=False)
+            mistakes += [_describe(detail) for detail in details if setting_name(str(detail["loc"][0])) in given]
+        except (PydanticSettingsError, RecursionError):
+            continue  # a variable of the environment: `load_settings` reports it
+    return list(dict.fromkeys(mistakes))
+
+
 def _read_toml(path: Path) -> dict[str, Any]:
     try:
         with path.open(encoding="utf-8") as file:

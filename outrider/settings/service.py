@@ -18,6 +18,9 @@ from outrider.settings.database import DatabaseSettings, Name, PositiveSeconds, 
 from outrider.settings.lists import as_list
 from outrider.settings.tls import TlsOptions
 
+MOST_TAG_BYTES = 900
+"""Of the StatsD tags: a line with them and with long labels must fit into one packet."""
+
 
 class RetryRule(BaseModel):
     """Overrides how messages of some types are retried."""
@@ -107,7 +110,7 @@ class ServiceSettings(BrokerTlsSettings, DatabaseSettings):
     )
     statsd_tags: Annotated[
         tuple[Annotated[str, Field(max_length=200, pattern=r"^[^\s,|#]+$")], ...], NoDecode, BeforeValidator(as_list)
-    ] = Field(default=(), max_length=4, description="tags of every metric, such as env:prod; dogstatsd only")
+    ] = Field(default=(), max_length=50, description="tags of every metric, such as env:prod; dogstatsd only")
     statsd_interval_seconds: PositiveSeconds = Field(default=10, description="how often metrics are sent to StatsD")
     sentry_dsn: SecretStr | None = Field(
         default=None, description="Sentry DSN to which unexpected errors are reported; none: no Sentry"
@@ -125,6 +128,8 @@ class ServiceSettings(BrokerTlsSettings, DatabaseSettings):
     def _only_dogstatsd_has_tags(cls, value: tuple[str, ...], info: ValidationInfo) -> tuple[str, ...]:
         if value and info.data.get("statsd_flavor") == "plain":
             raise ValueError("plain StatsD has no tags: set statsd_flavor to dogstatsd")
+        if len(",".join(value).encode()) > MOST_TAG_BYTES:
+            raise ValueError(f"must be at most {MOST_TAG_BYTES} bytes together: every packet carries them")
         return value
 
     @property

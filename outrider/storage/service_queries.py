@@ -23,6 +23,9 @@ WorkerRole = Literal["active", "standby"]
 PRESENCE_INTERVAL_SECONDS = 5.0
 """How often a service refreshes its presence row."""
 
+STALE_SECONDS = 4 * PRESENCE_INTERVAL_SECONDS
+"""A service not seen for longer than this was killed, or cannot reach the database."""
+
 RUN_LENGTH = 100
 """How many parked rows of a key fall due together when its head has left."""
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import LiteralString, NamedTuple
 
@@ -52,6 +52,12 @@ class Queries(dict[str, LiteralString]):
         # Queries are bound with %(name)s, so a percent sign in the schema's name must be doubled.
         variables = {"schema": schema.replace("%", "%%")}
         super().__init__({name: _substitute(_expand(text, blocks), variables) for name, text in blocks.items()})
+
+
+@lru_cache(maxsize=64)
+def queries_of(schema: str) -> Queries:
+    """The queries of a schema, built once per process. Not to be changed."""
+    return Queries(schema)
 
 
 @cache

@@ -20,6 +20,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from fnmatch import fnmatchcase
 from functools import lru_cache
 from itertools import accumulate
+from random import random
 from threading import Lock
 from typing import NamedTuple
 
@@ -61,6 +62,8 @@ FAILURES = Spec(
     "Publishes that failed, by kind (outage, failed, permanent) and error.",
     ("service", "kind", "error"),
 )
+DELIVERED = Spec("outbox_messages_delivered_total", "Messages that the broker confirmed, by type.", ("service", "type"))
+REFUSED = Spec("outbox_messages_refused_total", "Messages that the broker refused, by type.", ("service", "type"))
 DEFERRED = Spec(
     "outbox_messages_deferred_total",
     "Messages left for later without an attempt spent: outage, hand-over, blocked key.",
@@ -112,6 +115,8 @@ class Metrics:
         self._enqueued = self._counter(ENQUEUED)
         self._published = self._counter(PUBLISHED)
         self._failures = self._counter(FAILURES)
+        self._delivered = self._counter(DELIVERED)
+        self._refused = self._counter(REFUSED)
         self._deferred = self._counter(DEFERRED)
         self._late = self._counter(LATE)
         self._clock_jumps = self._counter(CLOCK_JUMPS)
@@ -138,9 +143,16 @@ class Metrics:
         self._enqueued.labels(OTHER)
         # Cached: finding a series by its labels costs more than counting.
         self._enqueued_of = lru_cache(LABELS_REMEMBERED)(lambda each: self._enqueued.labels(self._type_label(each)))
+        self._delivered_of = lru_cache(LABELS_REMEMBERED)(
+            lambda each: self._delivered.labels(service, self._type_label(each))
+        )
         self._published_to = lru_cache(LABELS_REMEMBERED)(
             lambda each: self._published.labels(service, self._destination_label(each))
         )
+
+    @property
+    def histograms(self) -> tuple[Histogram, ...]:
+        return self.message_age, self.publish_seconds, self.settle_seconds, self.claim_seconds
 
     def enqueued(self, types: Iterable[str]) -> None:
         """Count messages that were read from the WAL, given the type of each."""
@@ -154,6 +166,15 @@ class Metrics:
 
     def failed(self, failure: Failure, count: int = 1) -> None:
         self._failures.labels(self._service, str(failure.kind), failure.error).inc(count)
+
+    def delivered(self, types: Iterable[str]) -> None:
+        """Count messages that the broker confirmed, given the type of each."""
+        for event_type, count in _tally(types).items():
+            self._delivered_of(event_type).inc(count)
+
+    def refused(self, event_type: str) -> None:
+        """Count a message that the broker refused."""
+        self._refused.labels(self._service, self._type_label(event_type)).inc()
 
     def deferred(self, count: int) -> None:
         self._deferred.inc(count)
@@ -180,13 +201,28 @@ class Histogram:
     """A histogram without labels that takes values in batches."""
 
     def __init__(self, spec: Spec, registry: CollectorRegistry) -> None:
+        self.name = spec.name
         self._spec = spec
         self._bounds = spec.buckets
         self._names = [*map(floatToGoString, spec.buckets), "+Inf"]
         self._counts = [0] * len(self._names)
         self._sum = 0.0
         self._lock = Lock()
+        self._most_kept = 0
+        self._kept: list[float] = []
+        self._seen = 0  # values since the last `take_values`
         registry.register(self)
+
+    def keep_values(self, most: int) -> None:
+        """From now on keep up to `most` values, for `take_values`: a random choice where there are more."""
+        self._most_kept = most
+
+    def take_values(self) -> tuple[list[float], float]:
+        """The values that were kept since the last call, and their share of all values."""
+        with self._lock:
+            kept, seen = self._kept, self._seen
+            self._kept, self._seen = [], 0
+        return kept, len(kept) / seen if seen else 1.0
 
     def observe(self, seconds: float) -> None:
         self.observe_many((seconds,))
@@ -197,7 +233,18 @@ class Histogram:
         with self._lock:
             for value in values:
                 counts[bisect_left(bounds, value)] += 1
+            if self._most_kept:
+                self._keep(values)
             self._sum += sum(values) if min(values, default=0.0) >= 0.0 else sum(value for value in values if value > 0)
+
+    def _keep(self, values: Sequence[float]) -> None:
+        kept, most = self._kept, self._most_kept
+        for value in values:
+            self._seen += 1
+            if len(kept) < most:
+                kept.append(max(0.0, value))
+            elif (place := int(random() * self._seen)) < most:  # noqa: S311  # every value has the same chance
+                kept[place] = max(0.0, value)
 
     def collect(self) -> Iterable[Metric]:
         with self._lock:

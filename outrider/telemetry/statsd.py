@@ -1,9 +1,14 @@
 """
 StatsD: sends the metrics of /metrics to a StatsD or DogStatsD agent over UDP, every `interval_seconds`.
 
-Names are those of /metrics, after the prefix. Counters are sent as the increase since the last send; histograms as two
-counters, `_count` and `_sum` (no quantiles: the values are not kept); gauges as they are, if they were set. Labels are
-tags (`dogstatsd`) or, in their order, further parts of the name (`plain`); `service` is always the first.
+Names are those of /metrics, after the prefix. Counters are sent as the increase since the last send; gauges as they
+are, if they were set; histograms as two counters, `_count` and `_sum`, and as timings: `outbox_publish_seconds` is
+`outbox_publish`, in milliseconds. Of the values of an interval at most TIMINGS are sent, chosen at random, with their
+share as the sample rate, so that the agent counts right.
+
+Labels are tags (`dogstatsd`) or, in their order, further parts of the name (`plain`); `service` is always the first. A
+label whose name one of the given tags has gets the prefix `outbox_`: with the tag `service:shop`, the label `service`
+is the tag `outbox_service`.
 
 Runs on its own thread, so that the service never waits for it. A host that does not resolve or a full buffer costs one
 warning, and the values are sent in the next interval. Packets that the network loses are lost: it is UDP. A client
@@ -22,9 +27,12 @@ from typing import Literal, Self
 from prometheus_client import CollectorRegistry
 
 from outrider.telemetry.logs import get_logger
+from outrider.telemetry.metrics import Histogram
 
 MAX_PACKET_BYTES = 1432
 """Fits into one Ethernet frame with all headers."""
+TIMINGS = 200
+"""Of one histogram in one interval."""
 SEND_SECONDS = 1.0
 CLOSE_SECONDS = 3.0
 
@@ -49,6 +57,7 @@ class StatsD:
         flavor: Flavor = "plain",
         prefix: str = "",
         tags: Iterable[str] = (),
+        timings: Iterable[Histogram] = (),
         interval_seconds: float = 10.0,
     ) -> None:
         self._registry = registry
@@ -57,6 +66,10 @@ class StatsD:
         self._flavor = flavor
         self._prefix = f"{prefix.rstrip('.')}." if prefix else ""
         self._tags = tuple(tags)
+        self._tag_names = {tag.partition(":")[0] for tag in self._tags}
+        self._timings = tuple(timings)
+        for histogram in self._timings:
+            histogram.keep_values(TIMINGS)
         self._interval_seconds = interval_seconds
         self._sent: dict[str, float] = {}  # by name and tags: the value of the counter that the agent has
         self._failing = False
@@ -112,12 +125,22 @@ class StatsD:
                     if added := sample.value - self._sent.get(key, 0.0):
                         yield f"{head}:{_number(added)}|c{suffix}", {key: sample.value}
 
+        for histogram in self._timings:
+            head, suffix = self._identity(histogram.name.removesuffix("_seconds"), {"service": self._service})
+            values, share = histogram.take_values()
+            rate = f"|@{_number(share)}" if share < 1 else ""
+            for value in values:
+                yield f"{head}:{_number(value * 1000)}|ms{rate}{suffix}", {}
+
     def _identity(self, name: str, labels: Mapping[str, str]) -> tuple[str, str]:
         """The part of the line before the value, and the part after its type."""
         if self._flavor == "plain":
             parts = (_NOT_IN_A_NAME.sub("_", value) for value in labels.values())
             return ".".join((self._prefix + name, *parts)), ""
-        own = (f"{label}:{_NOT_IN_A_TAG.sub('_', value)}" for label, value in labels.items())
+        own = (
+            f"{'outbox_' * (label in self._tag_names)}{label}:{_NOT_IN_A_TAG.sub('_', value)}"
+            for label, value in labels.items()
+        )
         return self._prefix + name, "|#" + ",".join((*self._tags, *own))
 
 

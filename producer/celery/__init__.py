@@ -3,7 +3,7 @@ Celery through the outbox: a task call writes a row in the caller's transaction.
 
     from outrider.producer.celery import OutboxCelery, TaskOutbox
 
-    app = OutboxCelery("shop", broker="amqp://...", outbox=TaskOutbox(django="default"))
+    app = OutboxCelery("shop", broker="amqp://...", outbox=TaskOutbox(django=True))
 
 A drop-in for `celery.Celery`. Celery itself handles routes, eta, expires, links, canvas, stamps, priorities,
 serializers and compression; only the message that it would publish becomes a row. Workers need nothing: what the

@@ -1,7 +1,7 @@
 """
 TaskOutbox: how the current transaction is found, and what happens to a task call outside of one.
 
-    Django         TaskOutbox(django="default"): the atomic block of this alias
+    Django         TaskOutbox(django=True): the atomic block of OUTRIDER["DATABASE"]; or of the alias that is given
     anything else  `with outbox.session(handle):` binds a SQLAlchemy Session, a psycopg connection or any other
                    synchronous handle to the running thread or asyncio task; `outbox.bind(sessionmaker)` does so for
                    every session of a SQLAlchemy sessionmaker, from the begin of its transaction to its end
@@ -22,7 +22,7 @@ from collections.abc import Callable, Collection, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from fnmatch import fnmatchcase
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, Literal, get_args
 
 from outrider.producer.celery.capture import CapturingProducer
@@ -35,7 +35,7 @@ from outrider.producer.handles.django import connection_of
 from outrider.producer.outbox import Outbox, OutsideTransactionError
 from outrider.producer.row import Row
 from outrider.producer.statement import Statement
-from outrider.storage.sql_files import Queries
+from outrider.storage.sql_files import queries_of
 from outrider.storage.task_id import task_id_of
 
 OutsideTransaction = Literal["capture", "direct", "raise"]
@@ -46,10 +46,12 @@ WRITE_ONCE_ATTEMPTS = 5
 
 class TaskOutbox:
     """
-    django               the Django alias whose transactions count; None where handles are bound
+    django               True: the database and schema that Django's setting OUTRIDER names, and its CONTEXT; or the
+                         alias whose transactions count. None where handles are bound
     connect              for bound handles: returns a context manager of an autocommit handle, which captures outside a
                          transaction, e.g. `lambda: psycopg.connect(dsn, autocommit=True)`
-    schema               the PostgreSQL schema of the outbox tables
+    schema               the PostgreSQL schema of the outbox tables; by default OUTRIDER["SCHEMA"], or 'public' where
+                         handles are bound
     outside_transaction  'capture' (with a warning), 'direct' or 'raise'
     exclude_tasks        names or globs ('reports.*') of tasks that always go to the broker directly
     hold_eta             tasks with an eta wait in PostgreSQL and are published when due, instead of waiting in a worker
@@ -59,9 +61,9 @@ class TaskOutbox:
     def __init__(
         self,
         *,
-        django: str | None = None,
+        django: str | Literal[True] | None = None,
         connect: Callable[[], AbstractContextManager[Any]] | None = None,
-        schema: str = "public",
+        schema: str | None = None,
         outside_transaction: OutsideTransaction = "capture",
         exclude_tasks: Collection[str] = (),
         hold_eta: bool = False,
@@ -73,22 +75,56 @@ class TaskOutbox:
             raise TypeError("exclude_tasks is a collection of names or globs, not a str")
         self.django = django
         self.connect = connect
-        self.schema = schema
         self.outside_transaction = outside_transaction
         self.exclude_tasks = tuple(exclude_tasks)
         self.hold_eta = hold_eta
-        self.context = context
+        self._given: dict[str, Any] = {"schema": schema, "context": context}
         self._declarations = Declarations()
-        self._outbox = Outbox(schema=schema, context=None, outside_transaction="allow")
         self._outside_calls = OutsideCalls()
-        queries = Queries(schema)
-        self._may_read = Statement(queries["may_read_waiting_task"])
-        self._waiting_task = Statement(queries["waiting_task"])
         self._bound: ContextVar[tuple[Any, ...]] = ContextVar("outbox_bound", default=())
 
     def __reduce__(self) -> Any:
         """Worker pools that spawn processes pickle the application. Bound handles are not pickled."""
-        return _make, ({name: getattr(self, name) for name in _SETTINGS},)
+        return _make, ({name: getattr(self, name) for name in _SETTINGS} | self._given,)
+
+    # Django's settings are read when they are first needed: this object is made while they are imported.
+
+    @cached_property
+    def alias(self) -> str | None:
+        """The Django alias; None where handles are bound."""
+        return self._django_settings.database if self.django is True else self.django
+
+    @cached_property
+    def schema(self) -> str:
+        given: str | None = self._given["schema"]
+        if given is not None:
+            return given
+        return "public" if self.django is None else str(self._django_settings.schema)
+
+    @cached_property
+    def context(self) -> Context | None:
+        given: Context | None = self._given["context"]
+        if given is None and self.django is not None and self._django_settings.context:
+            return Context(**self._django_settings.context)
+        return given
+
+    @property
+    def _django_settings(self) -> Any:
+        from outrider.producer.django.conf import get_settings
+
+        return get_settings()
+
+    @cached_property
+    def _outbox(self) -> Outbox:
+        return Outbox(schema=self.schema, context=None, outside_transaction="allow")
+
+    @cached_property
+    def _may_read(self) -> Statement:
+        return Statement(queries_of(self.schema)["may_read_waiting_task"])
+
+    @cached_property
+    def _waiting_task(self) -> Statement:
+        return Statement(queries_of(self.schema)["waiting_task"])
 
     @contextmanager
     def session(self, handle: Any) -> Iterator[None]:
@@ -134,15 +170,16 @@ class TaskOutbox:
 
     def _handle_in_transaction(self) -> Any:
         # The alias is resolved once per call, here.
-        handle = next(reversed(self._bound.get()), None) if self.django is None else connection_of(self.django)
+        handle = next(reversed(self._bound.get()), None) if self.alias is None else connection_of(self.alias)
         return handle if handle is not None and adapter_for(handle).in_transaction(handle) else None
 
     def _write(self, handle: Any, rows: list[Row]) -> None:
         with self._writable(handle, rows[0]["event_type"]) as writable:
             if len(rows) == 1:
-                self._outbox.write_row(writable, rows[0])
+                written: int | None = self._outbox.write_row(writable, rows[0])
             else:
-                self._outbox.write_rows(writable, rows)
+                written = self._outbox.write_rows(writable, rows)
+            self._send_created(writable, rows, written)
 
     def _write_once(self, handle: Any, row: Row) -> bool | None:
         """True: written. None: not known yet (psycopg's pipeline mode). DuplicateTask: another one waits."""
@@ -150,6 +187,7 @@ class TaskOutbox:
             for _ in range(WRITE_ONCE_ATTEMPTS):
                 written = self._outbox.write_row(writable, row)
                 if written:
+                    self._send_created(writable, [row], written)
                     return True if written > 0 else None
                 if not self._may_read_waiting_task(writable):
                     break
@@ -170,7 +208,7 @@ class TaskOutbox:
             raise OutsideTransactionError(f"{text}; to capture it, TaskOutbox needs `connect`")
         self._outside_calls.tell(task_name, text)
         if self.connect is None:
-            yield self.django
+            yield self.alias
         else:
             with self.connect() as autocommit:
                 yield autocommit
@@ -186,6 +224,12 @@ class TaskOutbox:
             return None
         event_id, properties = found[0]
         return task_id_of(event_id, None, json.loads(properties)) or str(event_id)
+
+    def _send_created(self, handle: Any, rows: list[Row], written: Any) -> None:
+        if self.django is not None:
+            from outrider.producer.django.signals import send_created_for_tasks
+
+            send_created_for_tasks(self, rows, written, using=getattr(handle, "alias", handle))
 
     def _add_context(self, row: Row, headers: dict[str, Any]) -> None:
         assert self.context is not None
@@ -203,7 +247,7 @@ class TaskOutbox:
             self._bound.set(tuple(bound for bound in self._bound.get() if bound is not session))
 
 
-_SETTINGS = (*("django", "connect", "schema", "outside_transaction", "exclude_tasks", "hold_eta", "context"),)
+_SETTINGS = ("django", "connect", "outside_transaction", "exclude_tasks", "hold_eta")
 
 
 def _make(settings: dict[str, Any]) -> TaskOutbox:

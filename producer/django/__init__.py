@@ -11,7 +11,7 @@ The Django app: models for the outbox's tables, migrations that apply sql/, syst
         publish("order.placed", {"order": order.id}, aggregate=("order", order.id))
 
 See outrider.producer.django.conf for the settings. Celery tasks are captured by outrider.producer.celery with
-`TaskOutbox(django="default")`; they have Celery's own signals.
+`TaskOutbox(django=True)`; they send outbox_message_created, too.
 """
 
 from importlib import import_module

@@ -13,7 +13,8 @@ class OutboxConfig(AppConfig):
     default = True
 
     def ready(self) -> None:
-        from outrider.producer.django.checks import check_database, check_settings
+        from outrider.producer.django.checks import check_settings
+        from outrider.producer.django.database_checks import check_database
 
         checks.register(check_settings, "outrider")
         checks.register(check_database, "outrider", checks.Tags.database)

@@ -8,7 +8,7 @@ It has the flags of that command; settings that no flag gives come from Django's
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from typing import Any, ClassVar
 
@@ -57,7 +57,7 @@ class ClickCommand(BaseCommand):
         except Exit as error:
             raise SystemExit(error.exit_code) from None
 
-    def run_command(self, database: str | None, command: Callable[[], Any]) -> None:  # noqa: ARG002
+    def run_command(self, database: str | None, command: partial[Any]) -> None:  # noqa: ARG002
         """Run the command; services override this. `database` is the alias, if one was given."""
         command()
 

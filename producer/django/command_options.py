@@ -9,7 +9,7 @@ from typing import Any
 
 from django.core.management.base import CommandError, CommandParser
 
-from outrider.errors import OutboxError
+from outrider.errors import OutboxError, SettingsError
 from outrider.operations.dead_letters import DeadLetterSelection
 from outrider.operations.message_selection import parse_message_id
 from outrider.settings.durations import parse_duration
@@ -48,13 +48,14 @@ def selection(options: dict[str, Any]) -> DeadLetterSelection:
         event_type=options["type"],
         reason=options.get("reason"),
         older_than_seconds=options.get("older_than"),
+        created_older_than_seconds=options.get("created_older_than"),
     )
 
 
 @contextmanager
 def command_errors() -> Iterator[None]:
-    """Errors of the database are printed in one line, with exit status 1."""
+    """Errors of the database and of settings are printed in one line, with exit status 1 and 2."""
     try:
         yield
     except OutboxError as error:
-        raise CommandError(printable(str(error))) from error
+        raise CommandError(printable(str(error)), returncode=2 if isinstance(error, SettingsError) else 1) from error

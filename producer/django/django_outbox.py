@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from outrider.producer.context import Context
 from outrider.producer.django.conf import get_settings
 from outrider.producer.django.signals import outbox_message_created, send_robustly
 from outrider.producer.event import Event
@@ -28,6 +29,7 @@ class DjangoOutbox:
         self.outbox = Outbox(
             configured.exchange,
             schema=configured.schema,
+            context=Context(**configured.context),
             outside_transaction=configured.outside_transaction,  # type: ignore[arg-type]  # checked by Outbox
         )
 
@@ -46,7 +48,16 @@ class DjangoOutbox:
         return receipt
 
     def _send_signal(self, event_id: Any, event_type: str, new: bool | None) -> None:
-        send_robustly(outbox_message_created, self, event_id=event_id, event_type=event_type, new=new, using=self.using)
+        send_robustly(
+            outbox_message_created,
+            self,
+            event_id=event_id,
+            event_type=event_type,
+            task_id=None,
+            task_name=None,
+            new=new,
+            using=self.using,
+        )
 
 
 def publish(event_type: str, payload: Any, **options: Any) -> Receipt:

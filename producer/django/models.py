@@ -1,7 +1,8 @@
 """
 The outbox's tables as models: for queries, the admin and tests of an application.
 
-Unmanaged: migrations run the files in sql/, which define the tables. Nothing here writes: messages are enqueued with
+They read the database and the schema that OUTRIDER names. Unmanaged: migrations run the files in sql/, which define the
+tables. Nothing here writes: messages are enqueued with
 outrider.producer.django.publish and settled by the services.
 """
 
@@ -18,7 +19,17 @@ from outrider.producer.django.fields import Instant, JsonText
 from outrider.storage.task_id import task_id_of
 
 
+class OutboxManager(models.Manager[Any]):
+    """Reads OUTRIDER["DATABASE"], unless another alias is named: `OutboxMessage.objects.using("other")`."""
+
+    def get_queryset(self) -> Any:
+        queryset = super().get_queryset()
+        return queryset if self._db else queryset.using(get_settings().database)
+
+
 class _Message(models.Model):
+    objects = OutboxManager()
+
     id: models.BigIntegerField[Any, Any] = models.BigIntegerField(primary_key=True)
     event_id: models.UUIDField[Any, Any] = models.UUIDField()
     schema_version: models.SmallIntegerField[Any, Any] = models.SmallIntegerField()
@@ -106,6 +117,8 @@ class ArchivedMessage(_Message):
 
 class StoredEvent(models.Model):
     """An event of a stream. The table's key is stream and version; Django before 5.2 has only keys of one column."""
+
+    objects = OutboxManager()
 
     event_id: models.UUIDField[Any, Any] = models.UUIDField(primary_key=True)
     stream: models.TextField[Any, Any] = models.TextField()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from django.core.management.base import CommandParser
@@ -20,9 +20,18 @@ class ServiceCommand(ClickCommand):
         self.sends_signals = not options.pop("no_signals")
         super().handle(*args, **options)
 
-    def run_command(self, database: str | None, command: Callable[[], Any]) -> None:
+    def run_command(self, database: str | None, command: partial[Any]) -> None:
         if not self.sends_signals:
             command()
             return
-        with sending_signals(database):
+        with sending_signals(database, archives=_archives(command.keywords)):
             command()
+
+
+def _archives(arguments: dict[str, Any]) -> bool:
+    """Whether the service keeps delivered messages, from all sources of its settings."""
+    from outrider.settings.loading import load_settings
+    from outrider.settings.service import ServiceSettings
+
+    flags = {name: value for name, value in arguments.items() if name != "config"}
+    return load_settings(ServiceSettings, flags, config_file=arguments.get("config")).archive

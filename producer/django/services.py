@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import difflib
 import logging
+import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from importlib import import_module
@@ -18,10 +19,13 @@ from threading import Event, Thread
 from typing import Any
 
 from django.db import connections
+from django.utils.connection import ConnectionDoesNotExist
 
 from outrider.errors import SettingsError
 from outrider.producer.django.conf import get_settings
+from outrider.producer.django.delivery_signals import DeliverySignals
 from outrider.producer.django.signal_watcher import watch
+from outrider.settings.durations import LONGEST_SECONDS
 
 JOIN_SECONDS = 10
 """How long a service waits at its end for a signal receiver that is still running."""
@@ -58,8 +62,24 @@ def conninfo_of(alias: str) -> str:
     from psycopg.pq import Conninfo
 
     known = {option.keyword.decode() for option in Conninfo.get_defaults()}
-    parameters = connections[alias].get_connection_params()
+    try:
+        parameters = connections[alias].get_connection_params()
+    except ConnectionDoesNotExist:
+        raise SettingsError(f"there is no database {alias!r} in DATABASES") from None
     return make_conninfo(**{name: value for name, value in parameters.items() if name in known})
+
+
+def dead_letter_retention() -> float | None:
+    """DEAD_LETTER_RETENTION_SECONDS of OUTRIDER["SERVICES"]; SettingsError if it is no number of seconds."""
+    given = {key.lower(): value for key, value in get_settings().services.items()}
+    seconds = given.get("dead_letter_retention_seconds")
+    try:
+        found = None if seconds is None else float(seconds)
+    except (TypeError, ValueError):
+        found = math.nan
+    if found is not None and not 0 < found <= LONGEST_SECONDS:
+        raise SettingsError("OUTRIDER['SERVICES']: DEAD_LETTER_RETENTION_SECONDS must be a number of seconds")
+    return found
 
 
 def unknown_settings(given: Mapping[str, Any]) -> list[str]:
@@ -77,15 +97,33 @@ def unknown_settings(given: Mapping[str, Any]) -> list[str]:
     return lines
 
 
+def wrong_settings(given: Mapping[str, Any]) -> list[str]:
+    """A line for each wrong value; none where the services are not installed."""
+    try:
+        from outrider.settings.loading import wrong_values
+    except ModuleNotFoundError:
+        return []
+    return wrong_values({str(key).lower(): value for key, value in given.items() if value is not None})
+
+
 @contextmanager
-def sending_signals(using: str | None) -> Iterator[None]:
-    """Inside the block, a thread with a database connection of its own sends signals for what the services do."""
+def sending_signals(using: str | None, *, archives: bool) -> Iterator[None]:
+    """
+    Inside the block, a thread with a database connection of its own sends signals for what the services do; and, unless
+    the service of this process archives, another thread for what this service delivers.
+    """
+    from outrider.runtime.delivery_listener import listening
+
     stop = Event()
     log = logging.getLogger(__name__)
     thread = Thread(target=watch, args=(stop.wait,), kwargs={"using": using, "warn": log.warning}, daemon=True)
     thread.start()
     try:
-        yield
+        if archives:
+            yield
+        else:
+            with DeliverySignals(using or get_settings().database) as signals, listening(signals):
+                yield
     finally:
         stop.set()
         thread.join(JOIN_SECONDS)

@@ -20,12 +20,16 @@ from django.db import Error, connections
 
 from outrider.producer.django.conf import get_settings
 from outrider.producer.django.signals import (
+    INTERVAL_SECONDS,
+    LAG_SECONDS,
     outbox_message_dead_lettered,
     outbox_message_failed,
     outbox_message_sent,
     send_robustly,
+    task_of,
 )
-from outrider.storage.sql_files import Queries
+from outrider.producer.django.store import first_line
+from outrider.storage.sql_files import queries_of
 from outrider.telemetry.printable import printable
 
 
@@ -40,12 +44,12 @@ class SignalCounts(NamedTuple):
 class SignalWatcher:
     """Starts at the present. `run_once` sends signals for the next rows, at most a batch of each kind."""
 
-    def __init__(self, using: str | None = None, *, lag_seconds: float = 2, batch_size: int = 500) -> None:
+    def __init__(self, using: str | None = None, *, lag_seconds: float = LAG_SECONDS, batch_size: int = 500) -> None:
         settings = get_settings()
         self.using = using or settings.database
         self.lag_seconds = lag_seconds
         self.batch_size = batch_size
-        self._queries = Queries(settings.schema)
+        self._queries = queries_of(settings.schema)
         [(now,)] = self._fetch("watch_from", {})
         self._positions: dict[str, tuple[datetime, int]] = dict.fromkeys(("sent", "failed", "dead"), (now, 0))
 
@@ -87,8 +91,12 @@ class SignalWatcher:
         if rows:
             self._positions[kind] = (rows[-1][4], rows[-1][0])
         return [
-            ({"event_id": UUID(event_id), "event_type": event_type, "attempts": attempts}, when, rest)
-            for _, event_id, event_type, attempts, when, *rest in rows
+            (
+                {"event_id": UUID(event_id), "event_type": event_type, **task_of(headers), "attempts": attempts},
+                when,
+                rest,
+            )
+            for _, event_id, event_type, attempts, when, headers, *rest in rows
         ]
 
     def _fetch(self, query: str, parameters: dict[str, Any]) -> list[Any]:
@@ -101,8 +109,8 @@ def watch(
     stop: Callable[[float], bool],
     *,
     using: str | None = None,
-    interval_seconds: float = 1,
-    lag_seconds: float = 2,
+    interval_seconds: float = INTERVAL_SECONDS,
+    lag_seconds: float = LAG_SECONDS,
     say: Callable[[str], object] = lambda _: None,
     warn: Callable[[str], object] = lambda _: None,
 ) -> None:
@@ -119,7 +127,7 @@ def watch(
             except Error as error:
                 standby.disconnect()
                 pause = interval_seconds
-                reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
+                reason = first_line(error)
                 if reason != last_warning:
                     warn(printable(f"signals wait for the database: {reason}"))
                     last_warning = reason

@@ -12,10 +12,11 @@ from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from django.db import Error, connections
+from django.utils.connection import ConnectionDoesNotExist
 
-from outrider.errors import DatabaseError
+from outrider.errors import DatabaseError, SettingsError
 from outrider.producer.django.conf import get_settings
-from outrider.storage.sql_files import Queries
+from outrider.storage.sql_files import queries_of
 from outrider.storage.store import Store
 
 T = TypeVar("T")
@@ -27,7 +28,7 @@ class DjangoStore(Store):
     def __init__(self, using: str | None = None) -> None:
         settings = get_settings()
         self.using = using or settings.database
-        self.queries = Queries(settings.schema)
+        self.queries = queries_of(settings.schema)
 
     def _run(
         self,
@@ -41,6 +42,15 @@ class DjangoStore(Store):
             cursor.execute(self.queries[name], parameters)
             return read(cursor)
 
+    def state(self, name: str, **parameters: object) -> list[dict[str, Any]]:
+        """The rows of a query of sql/queries/state.sql, by column."""
+        return self._run(name, parameters, _as_dicts)
+
+
+def _as_dicts(cursor: Any) -> list[dict[str, Any]]:
+    names = [column[0] for column in cursor.description]
+    return [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
+
 
 @contextmanager
 def django_errors() -> Iterator[None]:
@@ -49,6 +59,12 @@ def django_errors() -> Iterator[None]:
         yield
     except Error as error:
         cause = error.__cause__
-        text = next(iter(str(error).strip().splitlines()), type(error).__name__)
         sqlstate = getattr(cause, "sqlstate", None) or getattr(cause, "pgcode", None)
-        raise DatabaseError(f"PostgreSQL: {text}", sqlstate=sqlstate) from error
+        raise DatabaseError(f"PostgreSQL: {first_line(error)}", sqlstate=sqlstate) from error
+    except ConnectionDoesNotExist:
+        raise SettingsError("there is no database of this alias in DATABASES") from None
+
+
+def first_line(error: Exception) -> str:
+    """The text of an error in one line; its class where it has none."""
+    return next(iter(str(error).strip().splitlines()), type(error).__name__)

@@ -83,6 +83,8 @@ RETURNING o.id;
 AND (%(event_type)s::text IS NULL OR d.event_type LIKE %(event_type)s::text)
 AND (%(reason)s::text IS NULL OR d.reason = %(reason)s::text)
 AND (%(older_than)s::interval IS NULL OR d.died_at < statement_timestamp() - %(older_than)s::interval)
+AND (%(created_older_than)s::interval IS NULL
+     OR d.created_at < statement_timestamp() - %(created_older_than)s::interval)
 AND (%(newer_than)s::interval IS NULL OR d.died_at >= statement_timestamp() - %(newer_than)s::interval)
 
 -- dead_columns --

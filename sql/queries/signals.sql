@@ -3,7 +3,7 @@
 -- watch_sent --
 -- Messages delivered since a place in the archive. The lag lets statements that began earlier commit first, so that
 -- every message is returned exactly once.
-SELECT id, event_id::text, event_type, attempts, delivered_at
+SELECT id, event_id::text, event_type, attempts, delivered_at, headers::text
   FROM :"schema".outbox_archive
  WHERE (delivered_at, id) > (%(since)s::timestamptz, %(after)s::bigint)
    AND delivered_at < statement_timestamp() - %(lag_seconds)s * interval '1 second'
@@ -13,7 +13,7 @@ SELECT id, event_id::text, event_type, attempts, delivered_at
 -- watch_failed --
 -- Messages whose last failure was since then. A message that fails again is returned again; one that was delivered
 -- meanwhile is not.
-SELECT id, event_id::text, event_type, attempts, last_failed_at, last_error
+SELECT id, event_id::text, event_type, attempts, last_failed_at, headers::text, last_error
   FROM :"schema".outbox
  WHERE (last_failed_at, id) > (%(since)s::timestamptz, %(after)s::bigint)
    AND last_failed_at < statement_timestamp() - %(lag_seconds)s * interval '1 second'
@@ -22,7 +22,7 @@ SELECT id, event_id::text, event_type, attempts, last_failed_at, last_error
 
 -- watch_dead --
 -- Messages that were buried since then.
-SELECT id, event_id::text, event_type, attempts, died_at, last_error, reason
+SELECT id, event_id::text, event_type, attempts, died_at, headers::text, last_error, reason
   FROM :"schema".outbox_dead_letter
  WHERE (died_at, id) > (%(since)s::timestamptz, %(after)s::bigint)
    AND died_at < statement_timestamp() - %(lag_seconds)s * interval '1 second'

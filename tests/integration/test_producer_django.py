@@ -25,7 +25,8 @@ from django.core.management import call_command  # noqa: E402
 from django.db import connections, transaction  # noqa: E402
 from django.test.utils import override_settings  # noqa: E402
 
-from outrider.producer.django.checks import check_database, check_settings  # noqa: E402
+from outrider.producer.django.checks import check_settings  # noqa: E402
+from outrider.producer.django.database_checks import check_database  # noqa: E402
 from outrider.producer.django.django_outbox import DjangoOutbox, publish, publish_many  # noqa: E402
 from outrider.producer.django.models import DeadLetter, OutboxMessage, StoredEvent  # noqa: E402
 from outrider.producer.django.signals import outbox_message_created  # noqa: E402
@@ -177,9 +178,17 @@ def test_operators_see_the_redacted_payload(in_django: Any) -> None:
         ("wrong", ["outrider.E001"]),
         ({"EXCHANGES": "shop"}, ["outrider.E002"]),
         ({"EXCHANGE": 7, "OUTSIDE_TRANSACTION": "maybe"}, ["outrider.E003", "outrider.E003"]),
+        ({"SCHEMA": 7}, ["outrider.E003"]),
+        ({"SCHEMA": ""}, ["outrider.E003"]),
+        ({"DATABASE": ["default"]}, ["outrider.E003"]),
+        ({"SLOT": "Shop's"}, ["outrider.E003"]),
+        ({"CONTEXT": {"structlog": "request_id"}}, ["outrider.E003"]),
+        ({"CONTEXT": {"sentri": False}}, ["outrider.E003"]),
         ({"DATABASE": "nowhere"}, ["outrider.E004"]),
         ({"DATABASE": "lite"}, ["outrider.E005"]),
         ({"REDACTOR": "missing.redactor"}, ["outrider.E006"]),
+        ({"REDACTOR": "os.getcwd"}, ["outrider.E006"]),
+        ({"SERVICES": {"MAX_ATTEMPTS": "many", "LEASE_SECONDS": 5}}, ["outrider.E011", "outrider.E011"]),
         ({"CELERY_APP": "missing.app"}, ["outrider.E007"]),
         ({"CELERY_APP": f"{__name__}.plain_app"}, ["outrider.W008"]),
     ],
@@ -195,14 +204,14 @@ plain_app = object()
 def test_a_database_without_tables_publication_or_slot_is_found(database: Database, empty: Database) -> None:
     with django_connection(empty.dsn):
         assert check_database(databases=[]) == []
-        assert identities(check_database(databases=["default"])) == ["outrider.E009"]
+        assert identities(check_database(databases=["default"])) == ["outrider.W009"]
     with django_connection(database.dsn):
         assert identities(check_database(databases=["default"])) == ["outrider.W010", "outrider.W010"]
         with override_settings(OUTRIDER={"PUBLICATION": None, "SLOT": None}):
             assert check_database(databases=["default"]) == []
         errors = StringIO()
         call_command("check", database=["default"], tags=["outrider"], stderr=errors)
-        assert "outrider setup" in errors.getvalue()
+        assert "manage.py outbox_setup" in errors.getvalue()
 
 
 IN_A_SCHEMA = """
@@ -215,7 +224,7 @@ settings.configure(
 django.setup()
 from django.core.management import call_command
 from django.db import transaction
-from outrider.producer.django.checks import check_database
+from outrider.producer.django.database_checks import check_database
 from outrider.producer.django.models import OutboxMessage
 from outrider.producer.django.django_outbox import publish
 

@@ -7,10 +7,16 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from sqlalchemy import create_engine
+from sqlalchemy.orm import Session
+
 from outrider import Outbox
 from tests.fixtures.database import Database
 
 APPLICATION_TEST = """
+from sqlalchemy import create_engine
+from sqlalchemy.orm import Session
+
 from outrider import Outbox
 
 def test_recorded(outbox, assert_event_published, assert_task_sent, drain_outbox):
@@ -43,3 +49,21 @@ def test_the_installed_plugin_works_in_any_run_of_pytest(tmp_path: Path) -> None
     )
     assert run.returncode == 0, run.stdout + run.stderr
     assert "1 passed" in run.stdout
+
+
+def test_a_rollback_of_a_sqlalchemy_session_takes_its_messages_back(database: Database, outbox: Any) -> None:
+    engine = create_engine(database.dsn.replace("postgresql://", "postgresql+psycopg://"))
+    with Session(engine) as session:
+        session.connection()
+        Outbox().publish(session, "kept", {})
+        nested = session.begin_nested()
+        Outbox().publish(session, "undone", {})
+        nested.rollback()
+        with session.begin_nested():
+            Outbox().publish(session, "kept too", {})
+        session.commit()
+        session.connection()
+        Outbox().publish(session, "undone", {})
+        session.rollback()
+    engine.dispose()
+    assert [message.event_type for message in outbox.messages] == ["kept", "kept too"]

@@ -12,7 +12,7 @@ from outrider.failures import failure
 from outrider.settings.loading import load_settings
 from outrider.settings.relay import RelaySettings
 from outrider.telemetry.metrics import Metrics
-from outrider.telemetry.statsd import MAX_PACKET_BYTES, StatsD
+from outrider.telemetry.statsd import MAX_PACKET_BYTES, TIMINGS, StatsD
 from tests.fixtures.broker import Broker
 from tests.fixtures.metric_catalogue import CATALOGUE
 from tests.fixtures.stage import Stage
@@ -175,5 +175,57 @@ def test_a_service_sends_its_metrics_and_the_last_of_them_at_its_end(
     assert values["shop.outbox_relay_active|#service:relay"] == 0
     names = {key.split("|")[0] for key in values}
     known = {f"shop.{spec.name}{suffix}" for spec in CATALOGUE for suffix in ("", "_count", "_sum")}
-    assert {name for name in names if name.startswith("shop.outbox_")} <= known
+    timings = {f"shop.{spec.name.removesuffix('_seconds')}" for spec in CATALOGUE if spec.buckets}
+    assert {name for name in names if name.startswith("shop.outbox_")} <= known | timings
+    assert any(line.startswith("shop.outbox_publish:") and "|ms" in line for line in agent.lines())
     assert "shop.process_resident_memory_bytes" in names
+
+
+def test_timings_are_sent_as_timings_with_a_sample_rate_where_there_are_many(agent: Agent) -> None:
+    metrics = Metrics("relay")
+    histograms = metrics.histograms
+    with StatsD(metrics.registry, agent.address, service="relay", timings=histograms, interval_seconds=NEVER):
+        metrics.publish_seconds.observe_many([0.25, 0.0015])
+        metrics.settle_seconds.observe_many([0.001 * number for number in range(4 * TIMINGS)])
+    lines = agent.lines()
+    assert [line for line in lines if line.startswith("outbox_publish.")] == [
+        "outbox_publish.relay:250|ms",
+        "outbox_publish.relay:1.5|ms",
+    ]
+    sampled = [line for line in lines if line.startswith("outbox_settle.")]
+    assert len(sampled) == TIMINGS
+    assert all(line.endswith("|ms|@0.25") for line in sampled)
+    largest = max(float(line.partition(":")[2].partition("|")[0]) for line in sampled)
+    assert largest > TIMINGS, "only the first values were kept"
+
+
+def test_counters_have_a_tag_for_the_type_of_the_tasks_that_are_selected(agent: Agent) -> None:
+    metrics = Metrics("relay", ["shop.*"])
+    with StatsD(metrics.registry, agent.address, service="relay", flavor="dogstatsd", interval_seconds=NEVER):
+        metrics.delivered(["shop.bill", "shop.bill", "other.task"])
+        metrics.refused("shop.bill")
+    values = agent.values()
+    assert values["outbox_messages_delivered_total|#service:relay,type:shop.bill"] == 2
+    assert values["outbox_messages_delivered_total|#service:relay,type:other"] == 1
+    assert values["outbox_messages_refused_total|#service:relay,type:shop.bill"] == 1
+
+
+def test_many_constant_tags_are_allowed_and_one_called_service_clashes_with_nothing(agent: Agent) -> None:
+    tags = ["service:shop", "env:prod", "team:a", "region:eu", "zone:1", "tier:2"]
+    given = {**NEEDED, "statsd_flavor": "dogstatsd", "statsd_tags": tags}
+    settings = load_settings(RelaySettings, given)
+    metrics = Metrics("relay")
+    metrics.pending.set(7)
+    with StatsD(
+        metrics.registry,
+        agent.address,
+        service="relay",
+        flavor="dogstatsd",
+        tags=settings.statsd_tags,
+        interval_seconds=NEVER,
+    ):
+        pass
+    expected = "outbox_pending|#service:shop,env:prod,team:a,region:eu,zone:1,tier:2,outbox_service:relay"
+    assert agent.values()[expected] == 7
+    with pytest.raises(SettingsError, match="statsd_tags: must be at most 900 bytes together"):
+        load_settings(RelaySettings, {**given, "statsd_tags": [f"tag{number}:{'x' * 90}" for number in range(10)]})

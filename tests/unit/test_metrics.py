@@ -29,6 +29,8 @@ DOCUMENTED = [
     "outbox_messages_enqueued_total",
     "outbox_messages_published_total",
     "outbox_publish_failures_total",
+    "outbox_messages_delivered_total",
+    "outbox_messages_refused_total",
     "outbox_messages_deferred_total",
     "outbox_messages_late_total",
     "outbox_clock_jumps_total",

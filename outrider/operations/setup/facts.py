@@ -4,6 +4,7 @@ Facts about the server, the tables, the publication and the slot, as typed value
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -107,9 +108,11 @@ class Facts:
     handover_seconds: float | None
     publication: PublicationShape | None
     slot: SlotState | None
+    roles: frozenset[str] = frozenset()
+    """Those of the roles that were asked for which exist."""
 
 
-def read_facts(store: Store, *, publication: str, slot: str) -> Facts:
+def read_facts(store: Store, *, publication: str, slot: str, roles: Iterable[str] = ()) -> Facts:
     return Facts(
         server=read_server(store),
         tables=frozenset(name for (name,) in _rows(store, "schema_tables", schema=store.queries.schema)),
@@ -117,6 +120,7 @@ def read_facts(store: Store, *, publication: str, slot: str) -> Facts:
         handover_seconds=handover_seconds(store),
         publication=publication_shape(store, publication),
         slot=slot_state(store, slot),
+        roles=frozenset(name for (name,) in _rows(store, "doctor_roles", names=list(roles))),
     )
 
 

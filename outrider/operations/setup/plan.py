@@ -8,19 +8,23 @@ plan too, without SQL. An obstacle that set-up cannot or must not remove raises 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal, LiteralString
 
 from outrider.errors import SetupError
 from outrider.operations.setup.facts import Facts, SlotState, too_old
-from outrider.storage.sql_files import Migration, script
+from outrider.storage.sql_files import Migration, script, sql_directory
 from outrider.telemetry.printable import printable
 
 FAILOVER_SERVER = 17
+ROLES_FILE = "roles.sql"
 REPLICATION = "a role with the REPLICATION attribute"
 
-Kind = Literal["server", "migration", "handover", "publication", "slot", "hand over", "tables"]
+Kind = Literal["server", "migration", "handover", "roles", "publication", "slot", "hand over", "tables"]
+
+_CREATE_ROLE = re.compile(r'^CREATE ROLE :"(\w+)"', re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +39,8 @@ class Target:
     """None: unchanged."""
     polling_only: bool = False
     """No publication and no slot: the scheduler delivers everything."""
+    roles: bool = False
+    """The roles of sql/roles.sql with their grants."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +73,8 @@ def plan_setup(facts: Facts, target: Target, migrations: Iterable[Migration]) ->
     steps += [_migration_step(facts, target, migration) for migration in migrations]
     if target.handover_seconds is not None:
         steps.append(_handover_step(facts, target, target.handover_seconds))
+    if target.roles:
+        steps.append(_roles_step(facts, target))
     if not target.polling_only:
         steps += _publication_steps(facts, target)
         steps += _slot_steps(facts, target)
@@ -145,6 +153,25 @@ def _handover_step(facts: Facts, target: Target, seconds: float) -> Step:
         return Step("handover", what, "already set")
     sql = script("setup/handover_after.sql", schema=target.schema, handover_after=f"{seconds:f} seconds")
     return Step("handover", what, "set", sql, "to own the table outbox")
+
+
+def role_names() -> dict[str, str]:
+    """The role of each job of sql/roles.sql, as `outrider doctor` expects them."""
+    return {
+        job: f"outbox_{job}" for job in _CREATE_ROLE.findall((sql_directory() / ROLES_FILE).read_text(encoding="utf-8"))
+    }
+
+
+def _roles_step(facts: Facts, target: Target) -> Step:
+    """Roles belong to the whole server: those that exist get their grants on this schema."""
+    names = role_names()
+    text = script(ROLES_FILE, schema=target.schema, **names)
+    missing = [role for role in names.values() if role not in facts.roles]
+    for role in facts.roles.intersection(names.values()):
+        text = re.sub(rf'^CREATE ROLE "{role}".*\n', "", text, flags=re.MULTILINE)
+    outcome = f"created {', '.join(missing)}; granted" if missing else "already exist; granted"
+    needs = f"CREATEROLE, REPLICATION and ADMIN on pg_monitor; a superuser can run sql/{ROLES_FILE} instead"
+    return Step("roles", f"roles of the schema {target.schema}", outcome, text, needs)
 
 
 def _publication_steps(facts: Facts, target: Target) -> list[Step]:

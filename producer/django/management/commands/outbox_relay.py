@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from outrider.errors import SettingsError
@@ -17,7 +17,7 @@ class Command(ServiceCommand):
     )
     command_line = "cdc-relay"
 
-    def run_command(self, database: str | None, command: Callable[[], Any]) -> None:
+    def run_command(self, database: str | None, command: partial[Any]) -> None:
         settings = get_settings()
         if settings.slot is None or settings.publication is None:
             raise SettingsError("OUTRIDER['SLOT'] or OUTRIDER['PUBLICATION'] is None: this project runs no relay")

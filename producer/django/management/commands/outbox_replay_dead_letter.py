@@ -34,8 +34,8 @@ class Command(BaseCommand):
             raise CommandError("say which dead letters: ids, --type, --reason, or --all", returncode=2)
         if rate is not None and not rate > 0:
             raise CommandError("--rate must be more than 0", returncode=2)
-        store, which = DjangoStore(database), selection(options)
         with command_errors():
+            store, which = DjangoStore(database), selection(options)
             if dry_run:
                 self.stdout.write(f"would replay {count(store, which)}")
                 return

@@ -8,6 +8,7 @@ from typing import Any
 from django.core.management.base import BaseCommand
 
 from outrider.producer.django.signal_watcher import watch
+from outrider.producer.django.signals import INTERVAL_SECONDS, LAG_SECONDS
 from outrider.runtime.shutdown import Shutdown
 
 
@@ -20,8 +21,12 @@ class Command(BaseCommand):
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         parser.add_argument("--database", metavar="ALIAS", help="default: OUTRIDER['DATABASE']")
-        parser.add_argument("--interval", type=float, default=1, help="seconds between two reads (default: 1)")
-        parser.add_argument("--lag", type=float, default=2, help="delay of the signals in seconds (default: 2)")
+        parser.add_argument(
+            "--interval", type=float, default=INTERVAL_SECONDS, help="seconds between two reads (default: %(default)g)"
+        )
+        parser.add_argument(
+            "--lag", type=float, default=LAG_SECONDS, help="delay of the signals in seconds (default: %(default)g)"
+        )
 
     def handle(self, *args: Any, database: str | None, interval: float, lag: float, **options: Any) -> None:  # noqa: ARG002
         with Shutdown() as shutdown:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from argparse import ArgumentTypeError
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandParser
@@ -16,19 +17,29 @@ MOST = 10_000
 MOST_TYPES = 50
 
 
+def _count(text: str) -> int:
+    if not (text.isascii() and text.isdecimal()):
+        raise ArgumentTypeError(f"{text!r} is not a number of types")
+    return min(int(text), MOST)
+
+
 class Command(BaseCommand):
     help = "Count pending, retrying, parked and dead messages, in total and by type, and show the oldest that is due."
 
     def add_arguments(self, parser: CommandParser) -> None:
-        parser.add_argument("--json", action="store_true", help="JSON for machines")
+        parser.add_argument("--format", choices=("text", "json"), default="text", help="json: for machines")
+        parser.add_argument("--json", action="store_const", const="json", dest="format", help="like --format json")
+        parser.add_argument(
+            "--top", type=_count, default=MOST_TYPES, metavar="N", help="show the N most frequent types (default: 50)"
+        )
         parser.add_argument("--database", metavar="ALIAS", help="default: OUTRIDER['DATABASE']")
 
     def handle(self, *args: Any, database: str | None, **options: Any) -> None:  # noqa: ARG002
-        store = DjangoStore(database)
         with command_errors():
+            store = DjangoStore(database)
             sample = store.sample(most=MOST)
-            types = store.pending_types(most=MOST, at_most=MOST_TYPES)
-        if options["json"]:
+            types = store.pending_types(most=MOST, at_most=options["top"])
+        if options["format"] == "json":
             document = {**sample._asdict(), "exact_below": MOST, "types": [each._asdict() for each in types]}
             self.stdout.write(printable_json(document))
             return
