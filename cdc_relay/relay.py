@@ -23,6 +23,7 @@ from outrider.errors import DatabaseError, ReplicationError, SetupError
 from outrider.operations.doctor.timeline import FAILOVER_FOUND, FAILOVER_REMEDY
 from outrider.operations.setup.facts import applied_migrations, handover_seconds, publication_problem, server_problem
 from outrider.runtime.bookkeeping import Bookkeeping
+from outrider.runtime.broker_probe import BrokerProbe
 from outrider.runtime.crash_points import crash_point
 from outrider.runtime.reconnect_delay import STEADY_SECONDS, reconnect_delay
 from outrider.runtime.service_connections import open_service_publisher, open_service_store
@@ -174,20 +175,26 @@ class Relay:
     def _acquire_slot(self, store: Store, resources: contextlib.ExitStack) -> ReplicationStream | None:
         """Start streaming as soon as no other relay holds the slot; None at a request to stop."""
         announced = False
-        while not self._shutdown.requested:
-            state = ensure_slot(store, self._settings.slot, failover=self._settings.failover_slot)
-            stream = None if state.active else self._start_streaming()
-            if stream is not None:
-                resources.callback(stream.close)
-                return stream
-            self._ever_connected = True
-            if not announced:
-                announced = True
-                self._set_role("standby")
-                log.info("standing_by", slot=self._settings.slot, held_by_pid=state.active_pid)
-            self._health.record_loop()
-            self._shutdown.wait(self._settings.standby_poll_seconds * random.uniform(0.8, 1.2))  # noqa: S311 - jitter
+        with contextlib.ExitStack() as standby:
+            while not self._shutdown.requested:
+                state = ensure_slot(store, self._settings.slot, failover=self._settings.failover_slot)
+                stream = None if state.active else self._start_streaming()
+                if stream is not None:
+                    resources.callback(stream.close)
+                    return stream
+                self._ever_connected = True
+                if not announced:
+                    announced = True
+                    self._set_role("standby")
+                    log.info("standing_by", slot=self._settings.slot, held_by_pid=state.active_pid)
+                    standby.enter_context(self._broker_probe())
+                self._health.record_loop()
+                self._shutdown.wait(self._settings.standby_poll_seconds * random.uniform(0.8, 1.2))  # noqa: S311 - jitter
         return None
+
+    def _broker_probe(self) -> BrokerProbe:
+        open_publisher = partial(open_service_publisher, self._settings)
+        return BrokerProbe(open_publisher, self._health, every_seconds=self._settings.broker_check_seconds)
 
     def _start_streaming(self) -> ReplicationStream | None:
         """None if another relay took the slot first."""

@@ -271,6 +271,8 @@ class ReplicationSession:
             self._stream.send_status(flushed=confirmed, reply=reply)
             self._reporter.set_gauges(self._pipeline, lag_bytes=self._server_position - confirmed)
             self._status_due = now + self._settings.status_interval_seconds
+            outage = self._publisher.shedding
+            self._health.set_degraded(None if outage is None else outage.text)
             self._check_database()
         elif self._stream.wants_write:
             self._stream.flush()

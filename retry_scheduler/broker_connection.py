@@ -76,10 +76,11 @@ class BrokerConnection:
         """Set the breaker's metric and the readiness of the service."""
         state = self.state
         self._metrics.breaker_open.set(float(state is not BreakerState.CLOSED))
+        self._health.set_ready("active")
         if state is BreakerState.CLOSED:
-            self._health.set_ready("active")
+            self._health.set_degraded(None)
         else:
-            self._health.set_not_ready(f"the breaker is {state}" + (f": {outage.text}" if outage else ""))
+            self._health.set_degraded(f"the breaker is {state}" + (f": {outage.text}" if outage else ""))
 
     def _record_outage(self, outage: Failure) -> None:
         self._breaker.record_outage(time.monotonic())

@@ -1,18 +1,14 @@
 """
-SampleGauges: sets the gauges of the outbox, at a bounded cost.
-
-Counts are exact below COUNT_LIMIT rows. Above it `pending` and `dead` are the planner's estimate, and `retrying` counts
-among the COUNT_LIMIT rows that fall due first.
+SampleGauges: sets the gauges of the outbox, at a bounded cost, to the numbers that `outrider status` shows.
 """
 
 from __future__ import annotations
 
+from outrider.operations.outbox_state import COUNT_LIMIT
 from outrider.runtime.maintenance import MaintenanceTask
 from outrider.storage.scheduler_queries import Sample
 from outrider.storage.store import Store
 from outrider.telemetry.metrics import Metrics
-
-COUNT_LIMIT = 10_000
 
 
 class SampleGauges(MaintenanceTask):
@@ -28,5 +24,7 @@ class SampleGauges(MaintenanceTask):
         self._metrics.pending.set(sample.pending)
         self._metrics.retrying.set(sample.retrying)
         self._metrics.dead.set(sample.dead)
+        self._metrics.unsupported.set(sample.unsupported)
         self._metrics.oldest_pending_seconds.set(sample.oldest_seconds)
+        self._metrics.overdue_seconds.set(sample.overdue_seconds)
         return {}

@@ -25,4 +25,7 @@ class RelaySettings(ServiceSettings):
     standby_poll_seconds: PositiveSeconds = Field(
         default=0.5, description="how often a standby relay tries to take the slot"
     )
+    broker_check_seconds: Seconds = Field(
+        default=30, description="how often a standby relay tries to reach the broker, for its readiness; 0: never"
+    )
     failover_slot: bool = Field(default=False, description="create the slot with failover = true (PostgreSQL 17+)")

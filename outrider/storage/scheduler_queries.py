@@ -14,13 +14,15 @@ UNLIMITED_BYTES = 2**62
 
 
 class Sample(NamedTuple):
-    """The gauges of an outbox."""
+    """The gauges of an outbox: the numbers of `outrider status` (see outrider/operations/outbox_state.py)."""
 
     pending: int
     retrying: int
     parked: int
+    unsupported: int
     dead: int
     oldest_seconds: float
+    overdue_seconds: float
 
 
 class SchedulerQueries(QueryRunner):

@@ -1,10 +1,10 @@
 """
 Health of a service, for liveness and readiness probes.
 
-The service's main loop writes (`set_waiting`: its bookkeeping thread), other threads read; nothing here starts a thread
-or does network I/O.
+The service's main loop writes (`set_waiting`: its bookkeeping thread; `set_degraded`: a broker probe), other threads
+read; nothing here starts a thread or does network I/O.
 Healthy: the loop ran within `stall_seconds`, and its connection is not reported silent.
-Ready: healthy, connected as active or standby, and no statement hangs.
+Ready: healthy, connected as active or standby, no statement hangs, and the broker can be reached.
 
 For probes without HTTP, the loop touches `liveness_file` at most once a second while the service is healthy: a probe
 compares its age with `stall_seconds`. The file is removed at the end. At the start it must be missing or empty, so that
@@ -54,6 +54,7 @@ class Health:
         self._heard_at: float | None = None
         self._silence: str | None = None
         self._waiting: str | None = None
+        self._degraded: str | None = None
         self._readiness = _Readiness(False, "starting", "not connected yet")
         self._touch_failed = False
 
@@ -101,6 +102,10 @@ class Health:
         """A statement hangs, for this reason; None: no more. May be called from another thread."""
         self._waiting = reason
 
+    def set_degraded(self, reason: str | None) -> None:
+        """The broker cannot be reached, for this reason; None: it can. The role stays. Called from any thread."""
+        self._degraded = reason
+
     def set_stopping(self) -> None:
         """The shutdown has begun."""
         self._readiness = _Readiness(False, "stopping", "shutting down")
@@ -128,6 +133,8 @@ class Health:
     def readyz(self) -> tuple[bool, dict[str, object]]:
         """Whether the process can work, as active or standby, and the facts behind it."""
         readiness, waiting = self._readiness, self._waiting
+        if waiting is None and self._degraded is not None:
+            waiting = f"degraded: {self._degraded}"
         healthy, facts = self.healthz()
         ready = healthy and readiness.ready and waiting is None
         return ready, {

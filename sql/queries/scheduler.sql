@@ -159,21 +159,10 @@ DELETE FROM :"schema".outbox_worker
 RETURNING 1;
 
 -- sample --
--- The gauges, at a bounded cost: each count reads at most `most` rows. Where there are more, pending and dead are the
--- planner's estimate, but at least `most`, and retrying counts among the `most` rows that are due first. oldest_seconds
--- is the age of the row that has been due for longest.
-SELECT (SELECT CASE WHEN count(*) < %(most)s THEN count(*)
-                    ELSE greatest(count(*), :estimated_pending) END
-          FROM (SELECT 1 FROM :"schema".outbox ORDER BY next_attempt_at LIMIT %(most)s) AS p) AS pending,
-       (SELECT count(*) FILTER (WHERE attempts > 0)
-          FROM (SELECT attempts FROM :"schema".outbox ORDER BY next_attempt_at LIMIT %(most)s) AS r) AS retrying,
-       (SELECT count(*) FROM (SELECT 1 FROM :"schema".outbox
-                               WHERE next_attempt_at = 'infinity'
-                               ORDER BY ordering_key, id LIMIT %(most)s) AS w) AS parked,
+-- The gauges: the numbers of `outrider status`.
+SELECT q.pending, q.retrying, q.parked, q.unsupported,
        (SELECT CASE WHEN count(*) < %(most)s THEN count(*)
                     ELSE greatest(count(*), :estimated_dead) END
           FROM (SELECT 1 FROM :"schema".outbox_dead_letter ORDER BY died_at LIMIT %(most)s) AS d) AS dead,
-       (SELECT coalesce(max(extract(epoch FROM clock_timestamp() - o.created_at)), 0)::float8
-          FROM (SELECT created_at FROM :"schema".outbox
-                 WHERE next_attempt_at <= statement_timestamp()
-                 ORDER BY next_attempt_at LIMIT 1) AS o) AS oldest_seconds;
+       coalesce(q.oldest_seconds, 0), coalesce(q.overdue_seconds, 0)
+  FROM (:queue_counts) AS q;

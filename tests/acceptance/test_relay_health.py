@@ -92,3 +92,39 @@ def test_a_silent_stream_is_detected_reported_and_replaced(
     (event_id,) = stage.insert(queue)
     assert rabbit.get_all(queue, 1, 60)[0].message_id == event_id
     wait_for(lambda: fetch(port, "/healthz")[0] == 200)
+
+
+def test_a_standby_whose_broker_cannot_be_reached_is_degraded_until_it_can(
+    stage: Stage, rabbit: Broker, fault_proxy: Callable[[str, int], FaultProxy]
+) -> None:
+    stage.start_relay(rabbit.url)
+    proxy, port = fault_proxy(*address_of(rabbit.url)), free_port()
+    proxy.refuse()
+    settings = {"http_port": port, "broker_check_seconds": 0.2}
+    stage.start_relay(proxy.through(rabbit.url), wait="standing_by", **settings)
+
+    def readiness() -> tuple[int, dict[str, Any]]:
+        status, body = fetch(port, "/readyz")
+        return status, json.loads(body)
+
+    wait_for(lambda: readiness()[0] == 503, message="the standby says that it is ready")
+    facts = readiness()[1]
+    assert (facts["ready"], facts["role"]) == (False, "standby")
+    assert facts["reason"].startswith("degraded: ConnectionRefused")
+    proxy.heal()
+    wait_for(lambda: readiness() == (200, {"ready": True, "role": "standby", "reason": ""}))
+
+
+def test_an_active_relay_is_degraded_while_it_sheds(
+    stage: Stage, rabbit: Broker, fault_proxy: Callable[[str, int], FaultProxy]
+) -> None:
+    proxy, port = fault_proxy(*address_of(rabbit.url)), free_port()
+    stage.start_relay(proxy.through(rabbit.url), http_port=port, hold_seconds=0.2)
+    proxy.refuse()
+    proxy.cut()
+    wait_for(lambda: fetch(port, "/readyz")[0] == 503)
+    facts = json.loads(fetch(port, "/readyz")[1])
+    assert facts["role"] == "active"
+    assert facts["reason"].startswith("degraded: ")
+    proxy.heal()
+    wait_for(lambda: fetch(port, "/readyz")[0] == 200)

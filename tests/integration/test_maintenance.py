@@ -12,6 +12,7 @@ from psycopg import sql
 from outrider.errors import SettingsError
 from outrider.operations import dead_letters
 from outrider.operations.dead_letters import DeadLetterSelection, ReplayResult
+from outrider.operations.outbox_state import read_queue_counts
 from outrider.retry_scheduler import prune
 from outrider.retry_scheduler.expire import Expire
 from outrider.retry_scheduler.prune import Prune
@@ -200,15 +201,26 @@ def test_the_sample_sets_the_gauges(store: Store) -> None:
     task = SampleGauges(metrics)
     task.run_once(store)
     assert task.latest is not None
-    assert task.latest[:4] == (7, 4, 2, 3)
+    assert task.latest[:5] == (7, 4, 2, 0, 3)
     assert task.latest.oldest_seconds > DAY
+    assert task.latest.overdue_seconds > 0
+    assert task.latest.pending == read_queue_counts(store).pending
     gauges = (metrics.pending, metrics.retrying, metrics.dead, metrics.oldest_pending_seconds)
     assert [gauge.value for gauge in gauges] == [7, 4, 3, task.latest.oldest_seconds]
 
 
 def test_an_empty_outbox_has_no_age(store: Store) -> None:
-    insert_rows(store.connection, due_in="1 hour")
-    assert store.sample(most=100) == (1, 0, 0, 0, 0.0)
+    insert_rows(store.connection, due_in="1 hour", owner="scheduler")  # delayed
+    assert store.sample(most=100) == (1, 0, 0, 0, 0, 0.0, 0.0)
+
+
+def test_a_message_that_is_retried_for_long_has_the_same_age_in_the_gauges_and_in_the_status(store: Store) -> None:
+    insert_rows(store.connection, due_in="1 hour", owner="scheduler", attempts=3, created_at="2026-01-01")
+    sample, status = store.sample(most=100), read_queue_counts(store)
+    assert status.oldest_seconds is not None
+    assert sample.oldest_seconds == pytest.approx(status.oldest_seconds, abs=60)
+    assert sample.oldest_seconds > DAY
+    assert (sample.overdue_seconds, status.overdue_seconds) == (0, None)
 
 
 def test_large_counts_are_estimates_and_never_less_than_what_was_seen(store: Store) -> None:

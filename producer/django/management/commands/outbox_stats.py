@@ -47,7 +47,7 @@ class Command(BaseCommand):
         self.stdout.write(f"retrying  {sample.retrying}")
         self.stdout.write(f"parked    {sample.parked}")
         self.stdout.write(f"dead      {sample.dead}")
-        self.stdout.write(f"oldest    {sample.oldest_seconds:.0f} s (of those that are due)")
+        self.stdout.write(f"oldest    {sample.oldest_seconds:.0f} s (without those that are delayed)")
         for each in types:
             self.stdout.write(
                 f"  {printable(each.event_type)}: {each.pending} pending, {each.retrying} retrying, "
