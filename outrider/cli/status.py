@@ -42,7 +42,7 @@ def command(config: str | None, watch_seconds: float | None, as_json: bool, **fl
     Counts are exact below 10,000 and lower bounds or estimates above, so that the command is cheap for a large outbox.
     It needs only SELECT on the tables (the observer role of sql/roles.sql), and names what the role may not read.
 
-    The keys of --json: at, database, schema, exact_below, queues (pending, due, with_relay, claimed, delayed,
+    The keys of --json: at, database, schema, timeline, exact_below, queues (pending, due, with_relay, claimed, delayed,
     backing_off, parked, parked_keys, retrying, unsupported, oldest_seconds, overdue_seconds), dead (total, by_reason),
     archive (total), workers, slot, publication, unseen. The services' /status shows the same as `state`.
 

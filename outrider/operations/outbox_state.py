@@ -9,6 +9,8 @@ nothing, and returns no part of a message.
 in ISO 8601; ages are in seconds.
 
     at, database, schema        the time of the state, and the outbox that it describes
+    timeline                    the server's: above 1 it was promoted or restored (`outrider doctor` says when, and what
+                                that means for messages); null on a standby
     exact_below                 counts below it are exact; at or above it they are lower bounds or estimates
     queues                      pending: rows of the outbox. Each of them is one of
                                   due (a scheduler may claim it), with_relay (new), claimed (by a scheduler),
@@ -113,6 +115,7 @@ class OutboxState:
     at: datetime
     database: str
     schema: str
+    timeline: int | None
     queues: QueueCounts | None
     dead: DeadLetterCounts | None
     archive: ArchiveCount | None
@@ -183,7 +186,7 @@ def as_document(state: OutboxState) -> dict[str, Any]:
         document["workers"] = [{**asdict(worker), "stale": worker.stale} for worker in state.workers]
     if state.slot is not None:
         document["slot"]["lost"] = state.slot.lost
-    head = {name: document.pop(name) for name in ("at", "database", "schema")}
+    head = {name: document.pop(name) for name in ("at", "database", "schema", "timeline")}
     return {key: _as_json(value) for key, value in {**head, "exact_below": COUNT_LIMIT, **document}.items()}
 
 

@@ -32,7 +32,7 @@ def as_tables(state: OutboxState | DatabaseError) -> RenderableType:
         _text(f"{state.database}, schema {state.schema}, {state.at:%Y-%m-%d %H:%M:%S %Z}"),
         _table("Outbox", [*_queues(state), *_dead_letters_and_archive(state)]),
         _workers(state),
-        _table("Replication", [*_slot(state), *_publication(state)]),
+        _table("Replication", [*_slot(state), *_publication(state), *_timeline(state)]),
     )
 
 
@@ -123,3 +123,8 @@ def _publication(state: OutboxState) -> Iterator[Row]:
         yield "publication", _text(publication.problem, style="red")
     else:
         yield "publication", f"{publication.name} of {', '.join(publication.tables)}"
+
+
+def _timeline(state: OutboxState) -> Iterator[Row]:
+    if (state.timeline or 1) > 1:
+        yield "timeline", _text(f"{state.timeline}: this server was promoted or restored, see `outrider doctor`")

@@ -5,8 +5,10 @@
 SELECT set_config('statement_timeout', %(milliseconds)s::text, true);
 
 -- state_moment --
--- The time and the database of this picture.
-SELECT clock_timestamp() AS at, current_database()::text AS database;
+-- The time and the database of this picture, and the server's timeline (null on a standby).
+SELECT clock_timestamp() AS at, current_database()::text AS database,
+       CASE WHEN NOT pg_is_in_recovery()
+            THEN ('x' || left(pg_walfile_name(pg_current_wal_insert_lsn()), 8))::bit(32)::int END AS timeline;
 
 -- state_queues --
 -- The pending messages by state.

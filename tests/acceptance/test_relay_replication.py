@@ -266,6 +266,8 @@ def test_after_a_promotion_the_relay_continues_on_the_new_primary(
         doctor.stdout,
         re.MULTILINE,
     ), doctor.stdout
+    status = run_outrider("status", env={**replica.environment(rabbit.url), "COLUMNS": "160"}).stdout
+    assert "2: this server was promoted or restored, see `outrider doctor`" in status
     created = [each for each in relay.events() if each["event"] == "slot_created"]
     assert bool(created) is not failover_slot
     replica.close()

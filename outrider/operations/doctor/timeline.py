@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from outrider.operations.diagnostic_queries import Unavailable
-from outrider.operations.doctor.finding import Finding, ok, warning
+from outrider.operations.doctor.finding import Finding, not_checked, ok, warning
 from outrider.operations.human_readable import as_age
 
 RECENT_SECONDS = 24 * 3600.0
@@ -37,7 +37,7 @@ def check_timeline(timeline: int, promotion: Promotion | Unavailable) -> Finding
     if timeline == 1:
         return ok(check, "1, this server was never promoted")
     if isinstance(promotion, Unavailable):
-        return ok(check, f"{timeline}; when it began could not be read: {promotion.reason}")
+        return not_checked(check, promotion)
     if promotion.seconds_ago is None:
         return ok(check, f"{timeline}, there is no record of its beginning")
     found = f"{timeline}, begun {as_age(promotion.seconds_ago)} ago"
