@@ -48,7 +48,11 @@ class SetupSettings(DatabaseSettings):
 def command(
     config: str | None, handover_after: float | None, polling_only: bool, roles: bool, dry_run: bool, **flags: object
 ) -> None:
-    """Create the tables, the publication and the slot; with --roles also roles. Can be run again at any time."""
+    """
+    Create the tables, the publication and the slot.
+
+    With --roles, also the roles of sql/roles.sql. Can be run again at any time.
+    """
     settings = load_settings(SetupSettings, flags, config_file=config)
     target = Target(
         schema=settings.schema_name,

@@ -74,6 +74,7 @@ class AmqpPublisher(Publisher):
         self._was_held_up = False
         self._declarer = AmqpDeclarer()
         self._refused_exchanges: set[str] = set()
+        self._sent_again: set[int] = set()  # messages whose exchange was created
         self._suspects = ConnectionSuspects()
         self._order = 0
 
@@ -332,10 +333,18 @@ class AmqpPublisher(Publisher):
         # A message with properties or declarations of its own is Celery's, which declares its exchanges its own way.
         is_event = message.properties == "{}" and not message.declarations
         if self._create_exchanges and is_event and refusal.error == "NotFound":
-            refused = self._declarer.create_exchange(connection, envelope.exchange)
+            if message.id in self._sent_again:
+                # RabbitMQ removes line breaks from the name that it creates, and not from that of a message.
+                refused = failure("NotFound", "it is missing after it was created")
+            else:
+                refused = self._declarer.create_exchange(connection, envelope.exchange)
             if refused is None:
+                if len(self._sent_again) >= MAX_REFUSED_EXCHANGES:
+                    self._sent_again.clear()
+                self._sent_again.add(message.id)
                 self._isolation_queue.appendleft(envelope)
                 return
+            self._sent_again.discard(message.id)
             refusal = failure("NotFound", f"{cause}; and it cannot be created: {refused.text}")
         self._fail(envelope, refusal)
 

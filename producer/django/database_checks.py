@@ -94,7 +94,7 @@ def _slot_problem(cursor: Any, queries: Queries, settings: OutboxSettings) -> st
     if row is None:
         return f"there is no slot {settings.slot!r}"
     cursor.execute(queries["state_moment"])
-    _, database = cursor.fetchone()
+    database = cursor.fetchone()[1]
     return slot_problem(SlotState(*row), database)
 
 

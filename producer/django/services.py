@@ -33,13 +33,12 @@ JOIN_SECONDS = 10
 
 def load_click_command(name: str) -> Any:
     """The click command of `cdc-relay`, `outrider doctor` and others; SettingsError where it is not installed."""
-    script, _, subcommand = name.partition(" ")
-    found = entry_points(group="console_scripts", name=script)
+    found = entry_points(group="console_scripts", name=name.partition(" ")[0])
     if not found:
         raise SettingsError(f"`{name}` is not installed here: pip install 'outrider[services]'")
-    module = next(iter(found)).module
+    scripts = import_module(next(iter(found)).module)
     try:
-        return import_module(f"{module}.{subcommand}" if subcommand else module).command
+        return scripts.load_command(name)
     except ModuleNotFoundError as error:
         raise SettingsError(f"`{name}` needs {error.name}: pip install 'outrider[services]'") from error
 

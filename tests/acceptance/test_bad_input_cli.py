@@ -110,7 +110,13 @@ def test_a_dead_letter_with_any_content_is_listed_shown_and_discarded(
     for arguments in (["list"], ["list", "--json"], ["list", "--grouped"]):
         assert run_command("dead", *arguments)[0] == 0
     for row in ids:
-        for options in ([], ["--payload"], ["--json"], ["--json", "--payload"], ["--redactor", "builtins.repr"]):
+        for options in (
+            [],
+            ["--payload"],
+            ["--json"],
+            ["--json", "--payload"],
+            ["--redactor", "tests.acceptance.test_hostile_text.redact"],
+        ):
             code, output = run_command("dead", "show", str(row), *options)
             assert code == 0, output
             assert "\x1b" not in output

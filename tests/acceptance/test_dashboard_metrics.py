@@ -1,8 +1,9 @@
-"""The dashboard, the alerts and the autoscaler use only metrics and labels that the two services export."""
+"""The dashboard, the alerts and the autoscaler use only metrics and labels that services and workers export."""
 
 from __future__ import annotations
 
 import json
+import os
 import re
 import urllib.request
 from collections import defaultdict
@@ -10,13 +11,16 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pytest
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
 from outrider.embedded.process import free_port
 from outrider.telemetry.metrics import SLOT_SAFE_WAL
 from tests.fixtures.broker import Broker
+from tests.fixtures.commands import ROOT
 from tests.fixtures.metric_catalogue import CATALOGUE
+from tests.fixtures.services import RunService
 from tests.fixtures.stage import Stage
 from tests.fixtures.waiting import wait_for
 
@@ -24,7 +28,15 @@ DEPLOY = Path(__file__).parents[2] / "deploy"
 METRIC = re.compile(r"\b(?:outbox|process)_[a-z_]+")
 GROUPING = re.compile(r"\bby \(([^)]*)\)")
 SELECTOR = re.compile(r"(\w+)\{([^}]*)\}")
-SCRAPER_LABELS = {"instance", "job"}
+SCRAPER_LABELS = {"instance", "job", "namespace"}
+HANDLER = """
+import os
+from outrider.consumer import consume
+
+@consume(queue=os.environ["QUEUE"], retry_delays=("100ms",))
+def fail(body: dict) -> None:
+    raise ValueError("out of order")
+"""
 
 Samples = dict[str, set[str]]
 """Names of samples, each with its labels."""
@@ -65,7 +77,41 @@ def missing(found: Samples) -> set[str]:
     return expected - found.keys()
 
 
-def test_every_metric_is_exported_and_every_expression_uses_exported_metrics(stage: Stage, rabbit: Broker) -> None:
+CONSUMER_METRICS = {
+    "outbox_consumer_received_total",
+    "outbox_consumer_processed_total",
+    "outbox_consumer_retries_total",
+    "outbox_consumer_handler_seconds_bucket",
+    "outbox_consumer_dead_letters",
+    "outbox_consumer_active",
+}
+
+
+@pytest.fixture
+def worker_port(rabbit: Broker, run_service: RunService, tmp_path: Path) -> Iterator[int]:
+    """The port of a worker whose handler fails a message: retried, then buried."""
+    (tmp_path / "dashboard_handler.py").write_text(HANDLER)
+    port, queue = free_port(), f"{rabbit.prefix}.fails"
+    env = {
+        "PYTHONPATH": f"{ROOT}{os.pathsep}{tmp_path}",
+        "QUEUE": queue,
+        "OUTRIDER_BROKER_URL": rabbit.url,
+        "OUTRIDER_HTTP_PORT": str(port),
+        "OUTRIDER_LOG_FORMAT": "json",
+    }
+    worker = run_service("outrider", "worker", "dashboard_handler", env=env)
+    worker.wait_for_event("worker_active", deadline_seconds=60)
+    rabbit.publish(b"{}", routing_key=queue, message_id="1", type="order.placed")
+    worker.wait_for_event("buried", deadline_seconds=60)
+    yield port
+    worker.stop()
+    for name in (queue, f"{queue}.dlq"):
+        rabbit.delete_queue(name)
+
+
+def test_every_metric_is_exported_and_every_expression_uses_exported_metrics(
+    stage: Stage, rabbit: Broker, worker_port: int
+) -> None:
     relay_port, scheduler_port = free_port(), free_port()
     stage.start_relay(rabbit.url, http_port=relay_port)
     settings: dict[str, Any] = {"http_port": scheduler_port, "poll_seconds": 0.2}
@@ -78,10 +124,10 @@ def test_every_metric_is_exported_and_every_expression_uses_exported_metrics(sta
     def complete() -> bool:
         nonlocal found
         try:
-            found = scrape(relay_port, scheduler_port)
+            found = scrape(relay_port, scheduler_port, worker_port)
         except OSError:  # not listening yet
             return False
-        return not missing(found)
+        return not missing(found) and found.keys() >= CONSUMER_METRICS
 
     wait_for(complete, deadline_seconds=60, message="some metrics are not exported")
     labels = {spec.name: set(spec.labels) for spec in CATALOGUE}
@@ -89,7 +135,7 @@ def test_every_metric_is_exported_and_every_expression_uses_exported_metrics(sta
 
     found.setdefault(SLOT_SAFE_WAL.name, set())
     expressions = [*dashboard_expressions(), *alert_expressions(), *autoscaler_metrics()]
-    assert len(expressions) > 40
+    assert len(expressions) > 60
     for expression in expressions:
         names = METRIC.findall(expression)
         assert names, expression

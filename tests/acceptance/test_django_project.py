@@ -213,7 +213,7 @@ from django.db import transaction
 from outrider.producer.django import publish
 from shop.celery import bill
 with transaction.atomic():
-    publish("order.placed", {}, routing_key=QUEUE)
+    publish("order.placed", {}, exchange="", routing_key=QUEUE)
     sent = bill.apply_async([1], queue=QUEUE)
     dead = bill.apply_async([2], exchange="no exchange of this name", routing_key="x")
 print(json.dumps([sent.id, dead.id]))

@@ -67,7 +67,7 @@ def with_psycopg(dsn: str, queue: str, prepare_threshold: int | None = None) -> 
     with psycopg.connect(dsn, prepare_threshold=prepare_threshold) as connection:
         for n in range(EACH):
             with connection.transaction():
-                Outbox().publish(connection, "psycopg", {"n": n}, routing_key=queue)
+                Outbox("").publish(connection, "psycopg", {"n": n}, routing_key=queue)
 
 
 def with_sqlalchemy(dsn: str, queue: str) -> None:
@@ -75,14 +75,16 @@ def with_sqlalchemy(dsn: str, queue: str) -> None:
     with engine.connect() as connection:
         for n in range(EACH):
             with Session(connection) as session, session.begin():
-                Outbox().publish(session, "sqlalchemy", {"n": n}, routing_key=queue, ordering_key="s")
+                Outbox("").publish(session, "sqlalchemy", {"n": n}, routing_key=queue, ordering_key="s")
 
 
 def with_psycopg2(dsn: str, queue: str) -> None:
     with create_engine(url_for(dsn, "psycopg2"), poolclass=NullPool).connect() as connection:
         for n in range(EACH):
             with Session(connection) as session, session.begin():
-                Outbox().publish_many(session, [{"event_type": "psycopg2", "payload": {"n": n}, "routing_key": queue}])
+                Outbox("").publish_many(
+                    session, [{"event_type": "psycopg2", "payload": {"n": n}, "routing_key": queue}]
+                )
 
 
 def with_asyncpg(dsn: str, queue: str) -> None:
@@ -90,7 +92,7 @@ def with_asyncpg(dsn: str, queue: str) -> None:
         connection = await asyncpg.connect(dsn, statement_cache_size=0)
         for n in range(EACH):
             async with connection.transaction():
-                await Outbox().publish(connection, "asyncpg", {"n": n}, routing_key=queue)
+                await Outbox("").publish(connection, "asyncpg", {"n": n}, routing_key=queue)
         await connection.close()
 
     asyncio.run(publish())
@@ -164,7 +166,7 @@ def test_every_command_works_while_other_clients_use_the_same_backends(
     store.bury([Burial(each, "rejected", "no", 1) for each in buried])
     events = [Event(event_type="placed", payload={"n": n}, routing_key=queue) for n in range(20)]
     with pooled.connection.transaction():
-        EventStreams(Outbox()).append(pooled.connection, "order:1", events)
+        EventStreams(Outbox("")).append(pooled.connection, "order:1", events)
     pending = [row["id"] for row in pooled.rows()]
     assert [each["id"] for each in outrider("pending", "list")] == pending
     assert outrider("pending", "show", str(pending[0]))[0]["event_type"] == "placed"

@@ -90,10 +90,9 @@ def test_the_backoff_table_of_the_defaults_is_what_the_rows_say(store: Store, pu
     deliver_due(store, publisher, policy, Clock())
     letters = query(store.connection, "SELECT id, reason, attempts FROM outbox_dead_letter")
     assert letters == [(row, "max attempts", 5)]
-    bounds = [(120, 132), (240, 252), (480, 492), (960, 972)]
+    # A message without a queue is tried soon: its consumer may just be starting. Then the usual backoff applies.
+    bounds = [(5, 5.5), (30, 33), (180, 198), (960, 972)]
     assert all(low <= wait <= high for wait, (low, high) in zip(waits, bounds, strict=True))
-    jitter = random.Random(7)
-    assert waits == pytest.approx([low + 12 * jitter.random() for low, _ in bounds], abs=0.1)
 
 
 def test_rows_whose_lease_could_end_before_the_answer_are_released_unsent(

@@ -228,7 +228,7 @@ def test_a_pickle_passes_capture_broker_commands_and_admin_without_being_unpickl
     ]
     assert [result.returncode for result in shown] == [0, 0], shown
     assert json.loads(shown[0].stdout)["payload_base64"]
-    assert f"{len(message.body)} bytes of shop.explode" in shown[1].stdout
+    assert f"{len(message.body)} bytes of application/x-python-serialize" in shown[1].stdout
     assert "shop.explode" in admin_page(stage, f"/admin/outrider/deadletter/{dead['id']}/change/")
     assert run_outrider("dead", "replay", str(dead["id"]), env=settings).returncode == 0
 

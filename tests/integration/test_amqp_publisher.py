@@ -355,6 +355,10 @@ class TestChannelErrors:
                 channel.exchange_delete(exchange)
             lost = make_message(exchange=exchange, routing_key="order.placed")
             assert send(publisher, lost) == {lost.id: "NoRoute"}  # created again on the same connection
+        broken = make_message(
+            exchange=f"{exchange}\nbroken", routing_key="order.placed"
+        )  # the broker creates another name
+        assert send(publisher, broken) == {broken.id: "NotFound"}
         task = make_message(exchange=f"{exchange}-of-tasks", properties={"correlation_id": "x"})
         assert send(publisher, task) == {task.id: "NotFound"}
         assert not [message for message in outcomes_of(publisher, to(queue)) if message.failure]

@@ -24,11 +24,13 @@ from kombu import Connection
 
 from outrider.cdc_relay.__main__ import command as relay_command
 from outrider.cli import outrider
+from outrider.consumer.metrics import STATUSES
 from outrider.embedded.rabbitmq import RabbitMQ
 from outrider.failures import POLICIES
 from outrider.retry_scheduler.__main__ import command as scheduler
 from outrider.settings.loading import KNOWN_SETTINGS
 from outrider.settings.relay import RelaySettings
+from outrider.storage.decision import DEAD_LETTER_REASONS
 from tests.fixtures.broker import Broker
 from tests.fixtures.metric_catalogue import CATALOGUE
 from tests.fixtures.promtool import MISSING, find_promtool
@@ -41,6 +43,7 @@ DEPLOY = ROOT / "deploy"
 COMPOSE = DEPLOY / "compose/compose.yml"
 KUBERNETES = DEPLOY / "kubernetes"
 ALERTS = DEPLOY / "prometheus/outbox-alerts.yml"
+MANUAL = ROOT / "docs/operations.md"
 SCRIPTS = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]
 KUBERNETES_VERSIONS = ("1.29", "1.33")
 
@@ -55,7 +58,7 @@ def kubernetes_objects() -> Iterator[dict[str, Any]]:
 
 
 def pod_templates() -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
-    for each in kubernetes_objects():
+    for each in [*kubernetes_objects(), *documents(KUBERNETES / "worker.example.yaml")]:
         if each["kind"] in ("Deployment", "Job"):
             yield each, each["spec"]["template"]
 
@@ -70,7 +73,9 @@ def settings_of(names: Iterator[str] | list[str] | dict[str, Any]) -> set[str]:
 @pytest.mark.parametrize("version", KUBERNETES_VERSIONS)
 def test_kubernetes_accepts_the_manifests(version: str) -> None:
     validator = pytest.importorskip("kubernetes_validate", reason="pip install kubernetes-validate")
-    for each in [*kubernetes_objects(), *documents(KUBERNETES / "secret.example.yaml")]:
+    examples = [document for path in KUBERNETES.glob("*.example.yaml") for document in documents(path)]
+    assert len(examples) == 5
+    for each in [*kubernetes_objects(), *examples]:
         validator.validate(each, version, strict=True)
 
 
@@ -109,6 +114,28 @@ def test_the_manifests_refer_to_each_other_to_our_commands_and_to_our_settings()
     assert objects["Deployment", "outbox-relay"]["spec"]["replicas"] == 2
 
 
+def test_a_pod_monitor_selects_every_pod_that_has_metrics() -> None:
+    monitors = [each["spec"] for each in documents(KUBERNETES / "monitoring.yaml")]
+
+    def selects(selector: dict[str, Any], labels: dict[str, str]) -> bool:
+        expressions = selector.get("matchExpressions", [])
+        assert {each["operator"] for each in expressions} <= {"In"}
+        return selector.get("matchLabels", {}).items() <= labels.items() and all(
+            labels.get(each["key"]) in each["values"] for each in expressions
+        )
+
+    for owner, template in pod_templates():
+        metadata = template["metadata"]
+        selected = [monitor for monitor in monitors if selects(monitor["selector"], metadata["labels"])]
+        has_metrics = metadata.get("annotations", {}).get("prometheus.io/scrape") == "true"
+        assert has_metrics == (owner["kind"] == "Deployment")
+        assert len(selected) == has_metrics, owner["metadata"]["name"]
+        ports = {port["name"]: port["containerPort"] for port in template["spec"]["containers"][0].get("ports", [])}
+        for monitor in selected:
+            assert {ports[endpoint["port"]] for endpoint in monitor["podMetricsEndpoints"]} == {9100}
+            assert metadata["annotations"]["prometheus.io/port"] == "9100"
+
+
 def test_containers_run_without_root_and_without_capabilities() -> None:
     for _, template in pod_templates():
         assert template["spec"]["securityContext"]["runAsNonRoot"] is True
@@ -127,7 +154,7 @@ def test_every_stop_timeout_is_longer_than_a_drain() -> None:
         for owner, template in pod_templates()
         if owner["kind"] == "Deployment"
     ]
-    assert len(timeouts) == 5
+    assert len(timeouts) == 6
     assert all(int(seconds) > drain for (seconds,) in timeouts)
 
 
@@ -173,21 +200,36 @@ def test_the_compose_file_names_services_files_commands_and_settings_that_exist(
     assert services["scheduler"]["deploy"]["replicas"] == 2
     scraped = documents(DEPLOY / "prometheus/prometheus.yml")[0]["scrape_configs"]
     names = {name for job in scraped for discovery in job["dns_sd_configs"] for name in discovery["names"]}
-    assert names == {"relay", "standby", "scheduler"}
+    assert names == {"relay", "standby", "scheduler", "worker"}
+    example = re.findall(r"^  # (  .+|worker:)$", COMPOSE.read_text(), re.MULTILINE)
+    worker = yaml.safe_load("\n".join(example))["worker"]
+    assert worker["command"][0] in SCRIPTS
+    assert settings_of(worker["environment"]) <= KNOWN_SETTINGS
+    assert worker["environment"]["OUTRIDER_HTTP_PORT"] == "9100"
 
 
 # -- Prometheus -------------------------------------------------------------------------------------------------------
+
+
+DASHBOARD = DEPLOY / "grafana/outbox.json"
+
+
+def alerts() -> list[dict[str, Any]]:
+    return [rule for group in documents(ALERTS)[0]["groups"] for rule in group["rules"] if "alert" in rule]
+
+
+def dashboard_expressions() -> list[str]:
+    panels = json.loads(DASHBOARD.read_text())["panels"]
+    return [target["expr"] for panel in panels for target in panel.get("targets", [])]
 
 
 def test_the_alerts_pass_their_own_tests_and_the_dashboard_is_promql(tmp_path: Path) -> None:
     promtool = find_promtool()
     if promtool is None:
         pytest.skip(MISSING)
-    dashboard = json.loads((DEPLOY / "grafana/outbox.json").read_text())
-    expressions = [target["expr"] for panel in dashboard["panels"] for target in panel.get("targets", [])]
     rules = [
         {"record": f"panel:{number}", "expr": expression.replace("$__rate_interval", "5m")}
-        for number, expression in enumerate(expressions)
+        for number, expression in enumerate(dashboard_expressions())
     ]
     (tmp_path / "dashboard.yml").write_text(yaml.safe_dump({"groups": [{"name": "dashboard", "rules": rules}]}))
     for arguments in (
@@ -198,17 +240,107 @@ def test_the_alerts_pass_their_own_tests_and_the_dashboard_is_promql(tmp_path: P
         assert ran.returncode == 0, ran.stdout + ran.stderr
 
 
-def test_every_alert_has_a_test_and_a_section_in_the_operations_manual() -> None:
-    headings = re.findall(r"^#+ (.+)$", (ROOT / "docs/operations.md").read_text(), re.MULTILINE)
-    anchors = {re.sub(r"[^a-z0-9 -]", "", heading.lower()).replace(" ", "-") for heading in headings}
-    rules = [rule for group in documents(ALERTS)[0]["groups"] for rule in group["rules"]]
-    for rule in rules:
-        page, _, anchor = rule["annotations"]["runbook"].partition("#")
-        assert page == "docs/operations.md"
-        assert anchor in anchors, rule["alert"]
+def test_every_alert_has_a_test_that_sees_it_fire() -> None:
     cases = documents(ALERTS.with_suffix(".test.yml"))[0]["tests"]
     fired = {test["alertname"] for case in cases for test in case.get("alert_rule_test", []) if test["exp_alerts"]}
-    assert fired == {rule["alert"] for rule in rules}
+    assert fired == {rule["alert"] for rule in alerts()}
+
+
+def test_alerts_and_panels_have_one_value_for_each_namespace() -> None:
+    aggregation = re.compile(r"\b(?:sum|max|min|avg|count|group)\b(?! by \(namespace\b)")
+    rules = [rule["expr"] for group in documents(ALERTS)[0]["groups"] for rule in group["rules"]]
+    for expression in [*rules, *dashboard_expressions()]:
+        assert not aggregation.search(re.sub(r'"[^"]*"', "", expression)), expression
+
+
+def test_every_selector_of_the_dashboard_follows_its_namespace_variable() -> None:
+    for expression in dashboard_expressions():
+        names = re.findall(r"\b(?:outbox|process)_[a-z_]+(?![a-z_|\"])", expression)
+        by_name = re.findall(r"__name__=~", expression)
+        assert expression.count('namespace=~"$namespace"') == len(names) + len(by_name), expression
+    variables = {each["name"]: each for each in json.loads(DASHBOARD.read_text())["templating"]["list"]}
+    assert set(variables) == {"datasource", "namespace", "runbook_base"}
+    namespace = variables["namespace"]
+    assert (namespace["multi"], namespace["includeAll"]) == (True, True)
+    # It also matches series that have no such label.
+    assert namespace["allValue"] == ".*"
+
+
+@pytest.mark.parametrize(
+    ("chosen", "series", "expected"),
+    [
+        (".*", {"": 1}, {"": 1}),  # "All", and no label
+        (".*", {'namespace="shop"': 1, 'namespace="mail"': 0}, {'namespace="shop"': 1, 'namespace="mail"': 0}),
+        ("shop|bills", {'namespace="shop"': 1, 'namespace="mail"': 0}, {'namespace="shop"': 1}),
+        (".*", {}, {"": 0}),
+    ],
+)
+def test_the_dashboard_counts_the_active_relays_of_the_chosen_namespaces(
+    tmp_path: Path, chosen: str, series: dict[str, int], expected: dict[str, int]
+) -> None:
+    promtool = find_promtool()
+    if promtool is None:
+        pytest.skip(MISSING)
+    (panel,) = (each for each in json.loads(DASHBOARD.read_text())["panels"] if each["title"] == "Relays active")
+    case = {
+        "input_series": [
+            {"series": f"outbox_relay_active{{{each}}}", "values": f"{n}x5"} for each, n in series.items()
+        ],
+        "promql_expr_test": [
+            {
+                "expr": panel["targets"][0]["expr"].replace("$namespace", chosen),
+                "eval_time": "5m",
+                "exp_samples": [{"labels": f"{{{each}}}", "value": value} for each, value in expected.items()],
+            }
+        ],
+    }
+    (tmp_path / "test.yml").write_text(yaml.safe_dump({"tests": [{"interval": "1m", **case}]}))
+    command = [promtool, "test", "rules", str(tmp_path / "test.yml")]
+    ran = subprocess.run(command, check=False, capture_output=True, text=True, timeout=60)
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+
+
+def test_statuses_of_dead_letters_are_those_that_a_worker_counts() -> None:
+    (rule,) = (rule for rule in alerts() if rule["alert"] == "OutboxHandlerDeadLetters")
+    (buried,) = re.findall(r'status=~"([^"]+)"', rule["expr"])
+    assert set(buried.split("|")) == set(DEAD_LETTER_REASONS)
+    (others,) = {each for text in dashboard_expressions() for each in re.findall(r'status!~"([^"]+)"', text)}
+    assert set(others.split("|")) == set(STATUSES) - set(DEAD_LETTER_REASONS)
+
+
+def anchors_of(page: str) -> set[str]:
+    headings = re.findall(r"^#+ (.+)$", (ROOT / "docs" / page).read_text(), re.MULTILINE)
+    return {re.sub(r"[^a-z0-9 -]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def test_every_link_of_alerts_and_dashboard_leads_to_a_section_below_the_base_that_the_manual_says_how_to_set(
+    tmp_path: Path,
+) -> None:
+    (command,) = re.findall(r"^ *\$ (sed -i .* deploy/prometheus/.*)$", MANUAL.read_text(), re.MULTILINE)
+    for folder in ("prometheus", "grafana"):
+        shutil.copytree(DEPLOY / folder, tmp_path / "deploy" / folder)
+    subprocess.run(command, shell=True, check=True, cwd=tmp_path, timeout=60)
+    base = command.split("#")[2]
+    rules = documents(tmp_path / "deploy/prometheus/outbox-alerts.yml")[0]["groups"]
+    links = {rule["annotations"]["runbook_url"] for group in rules for rule in group["rules"] if "alert" in rule}
+    dashboard = json.loads((tmp_path / "deploy/grafana/outbox.json").read_text())
+    (variable,) = (each for each in dashboard["templating"]["list"] if each["name"] == "runbook_base")
+    assert variable["type"] == "constant"
+    assert {variable["query"], variable["current"]["value"]} == {base}
+    of_panels = [link["url"] for panel in dashboard["panels"] for link in panel.get("links", [])]
+    of_dashboard = [link["url"] for link in dashboard["links"]]
+    assert len(of_panels) > 20
+    links |= {url.replace("${runbook_base:raw}", base) for url in (*of_panels, *of_dashboard)}
+    for link in links:
+        assert link.startswith(f"{base}/"), link
+        page, _, anchor = link.removeprefix(f"{base}/").partition("#")
+        assert anchor in anchors_of(page), link
+    runbook = MANUAL.read_text().split("\n## Runbook\n")[1].split("\n## ")[0]
+    assert all(f"`{rule['alert']}`" in runbook for rule in alerts())
+    if (promtool := find_promtool()) is not None:
+        tests = str(tmp_path / "deploy/prometheus/outbox-alerts.test.yml")
+        ran = subprocess.run([promtool, "test", "rules", tests], check=False, capture_output=True, timeout=60)
+        assert ran.returncode == 0, ran.stdout
 
 
 # -- Debezium ---------------------------------------------------------------------------------------------------------
@@ -313,7 +445,6 @@ def test_users_of_the_terraform_module_have_exactly_the_permissions_they_need(
 
 # -- Operations manual-------------------------------------------------------------------------------------------------
 
-MANUAL = ROOT / "docs/operations.md"
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *sorted(DEPLOY.rglob("*.md"))]
 COMMAND = re.compile(r"(?<![\w/.-])(?<!from )(?:outrider|cdc-relay|retry-scheduler) [a-z-][^`|\n]*")
 CODE = re.compile(r"^```.*?^```|`[^`\n]+`", re.MULTILINE | re.DOTALL)

@@ -232,7 +232,7 @@ def test_both_services_do_all_their_work_as_their_roles(stage: Stage, roles: Rol
     scheduler = stage.run_service("outrider.retry_scheduler", env=environment)
     scheduler.wait_for_line("scheduler_active")
     with acting_as(stage.database, roles["producer"]) as connection:
-        outbox = Outbox(outside_transaction="allow")
+        outbox = Outbox("", outside_transaction="allow")
         delivered = outbox.publish(connection, "order.placed", {}, routing_key=queue, aggregate=("order", 1))
         unroutable = outbox.publish(connection, "order.placed", {}, routing_key="nowhere")
         outbox.publish(connection, "order.placed", {}, routing_key=queue, deliver_after=0.1)
