@@ -333,6 +333,7 @@ class AmqpPublisher(Publisher):
         # A message with properties or declarations of its own is Celery's, which declares its exchanges its own way.
         is_event = message.properties == "{}" and not message.declarations
         if self._create_exchanges and is_event and refusal.error == "NotFound":
+            refused: Failure | None
             if message.id in self._sent_again:
                 # RabbitMQ removes line breaks from the name that it creates, and not from that of a message.
                 refused = failure("NotFound", "it is missing after it was created")
