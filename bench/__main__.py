@@ -9,6 +9,7 @@ import click
 from rich.console import Console
 
 from bench import (
+    append_rate,
     bulk_enqueue,
     claim_cost,
     decode,
@@ -17,6 +18,7 @@ from bench import (
     peer,
     peer_enqueue,
     peer_rate,
+    read_cost,
     relay_memory,
     relay_rate,
     worker_rate,
@@ -48,6 +50,8 @@ PARTS = {
         ),
         Part("outage", outage.measure, ("slot_retained_mb_during_outage",)),
         Part("worker", worker_rate.measure, ("worker_vs_raw_consume",)),
+        Part("append", append_rate.measure, ("append_vs_eventsourcing",), append_rate.interpreter),
+        Part("read", read_cost.measure, ("read_cost_10m_vs_100k",)),
     )
 }
 

@@ -27,6 +27,8 @@ WANTED: Final[dict[str, tuple[Literal[">=", "<="], float]]] = {
     "relay_rss_growth_mb_1m_rows": ("<=", 64),
     "slot_retained_mb_during_outage": ("<=", 64),
     "worker_vs_raw_consume": (">=", 0.5),
+    "append_vs_eventsourcing": (">=", 2),
+    "read_cost_10m_vs_100k": ("<=", 1.3),
 }
 """Every key of the results, with the wanted value."""
 

@@ -37,6 +37,8 @@ LABELS: Final = {
     "relay_rss_growth_mb_1m_rows": "memory for a commit of 1,000,000 rows",
     "slot_retained_mb_during_outage": "WAL retained in a broker outage of 60 s",
     "worker_vs_raw_consume": "worker, over a plain consumer",
+    "append_vs_eventsourcing": "append of events, over eventsourcing",
+    "read_cost_10m_vs_100k": "reading 10,000,000 events, over 100,000",
 }
 
 WIDTH: Final = 920

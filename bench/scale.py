@@ -38,6 +38,11 @@ class Scale:
     debezium_warm_up_readings: int
     """Upper limit."""
     worker_messages: int
+    append_events: int
+    """With one writer; twice as many with eight."""
+    read_events_small: int
+    read_events_large: int
+    read_pages: int
     part_seconds: float
     """A measurement that takes longer is stopped."""
 
@@ -66,6 +71,10 @@ FULL = Scale(
     decode_rows=200_000,
     debezium_warm_up_readings=5,
     worker_messages=20_000,
+    append_events=4_000,
+    read_events_small=100_000,
+    read_events_large=10_000_000,
+    read_pages=200,
     part_seconds=900,
 )
 
@@ -93,5 +102,9 @@ QUICK = Scale(
     decode_rows=15_000,
     debezium_warm_up_readings=2,
     worker_messages=3_000,
+    append_events=500,
+    read_events_small=50_000,
+    read_events_large=300_000,
+    read_pages=40,
     part_seconds=120,
 )

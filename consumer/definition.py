@@ -52,6 +52,8 @@ class Consumer(Generic[P, R]):
                    the worker's `retry_delays`
     prefetch       messages that a worker holds at a time; None: the worker's `prefetch`
     inbox          run the handler in a transaction that applies each event once
+    replays        whether the handler wants events that an operator replays (with the inbox: once for each replay);
+                   False: they are skipped, with a line in the log
     name           the consumer's name in the inbox and in metrics; the queue's name by default
     """
 
@@ -67,6 +69,7 @@ class Consumer(Generic[P, R]):
         retry_delays: Sequence[str] | None = None,
         prefetch: int | None = None,
         inbox: bool = False,
+        replays: bool = True,
         name: str | None = None,
     ) -> None:
         if not callable(function):
@@ -81,6 +84,7 @@ class Consumer(Generic[P, R]):
         self.retry_delays = None if retry_delays is None else parse_retry_delays(retry_delays)
         self.prefetch = None if prefetch is None else check_prefetch(prefetch)
         self.inbox = inbox
+        self.replays = replays
         self.name = queue if name is None else _check_name("name", name, 255)
         self.is_async = _is_async(function)
         self.arguments = plan_arguments(function, inbox=inbox)
@@ -115,6 +119,7 @@ def consume(
     retry_delays: Sequence[str] | None = None,
     prefetch: int | None = None,
     inbox: bool = False,
+    replays: bool = True,
     name: str | None = None,
 ) -> Callable[[Callable[P, R]], Consumer[P, R]]:
     """Turn a function into a Consumer. The options are those of Consumer."""
@@ -130,6 +135,7 @@ def consume(
             retry_delays=retry_delays,
             prefetch=prefetch,
             inbox=inbox,
+            replays=replays,
             name=name,
         )
 

@@ -71,6 +71,12 @@ class Delivery:
     expires_at: float | None
 
     @property
+    def replay_id(self) -> str | None:
+        """The id of the replay that sent the event again; None: it is no replay."""
+        found = self.headers.get("replay_id")
+        return found if isinstance(found, str) and found else None
+
+    @property
     def message_id(self) -> str:
         return self.event_id
 

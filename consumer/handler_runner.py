@@ -23,6 +23,9 @@ from outrider.consumer.metrics import ConsumerMetrics
 from outrider.consumer.retry_decision import is_expired
 from outrider.consumer.threads import Threads
 from outrider.errors import SettingsError
+from outrider.telemetry.logs import get_logger
+
+log = get_logger(__name__)
 
 
 class HandlerRunner:
@@ -34,10 +37,14 @@ class HandlerRunner:
 
     async def run(self, consumer: AnyConsumer, delivery: Delivery) -> bool:
         """
-        Call the handler. False if the inbox already has the event; then the handler was not called.
+        Call the handler. False if it was not called: the inbox already has the event, or the message is a replay and
+        the handler wants none.
 
         Raises what the handler raises, Undecodable, Expired, or NotStarted if no thread was free before the shutdown.
         """
+        if delivery.replay_id is not None and not consumer.replays:
+            log.info("replay_skipped", consumer=consumer.name, replay_id=delivery.replay_id, **delivery.describe())
+            return False
         arguments = consumer.arguments.bind(delivery)
         if consumer.inbox and not delivery.event_id:
             raise Undecodable("the message has no message_id, which the inbox needs to recognise it")
@@ -56,7 +63,9 @@ class HandlerRunner:
             async with (
                 open_transaction(self._database) as handle,
                 # An exception rolls the whole transaction back: no savepoint is needed.
-                self._inbox.once(handle, consumer.name, delivery.event_id, undo=False) as fresh,
+                self._inbox.once(
+                    handle, consumer.name, delivery.event_id, undo=False, replay_id=delivery.replay_id
+                ) as fresh,
             ):
                 if fresh:
                     await consumer.function(**_with_handle(consumer, arguments, handle))
@@ -77,7 +86,9 @@ class HandlerRunner:
                 return True
             with (
                 open_transaction(self._database) as handle,
-                self._inbox.once(handle, consumer.name, delivery.event_id, undo=False) as fresh,
+                self._inbox.once(
+                    handle, consumer.name, delivery.event_id, undo=False, replay_id=delivery.replay_id
+                ) as fresh,
             ):
                 if fresh:
                     _refuse_awaitable(consumer.function(**_with_handle(consumer, arguments, handle)))

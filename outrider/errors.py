@@ -59,3 +59,33 @@ class ConcurrencyError(OutboxError):
         self.stream = stream
         self.expected = expected
         self.actual = actual
+
+
+class EventIdError(OutboxError):
+    """An append names the event_id of another event that is in the log."""
+
+    def __init__(self, stream: str, event_ids: list[str]) -> None:
+        super().__init__(
+            f"events with these ids are in the log, and they are not the ones appended to {stream!r}: "
+            + ", ".join(event_ids)
+        )
+        self.stream = stream
+        self.event_ids = event_ids
+
+
+class SubjectForgotten(OutboxError):
+    """The key of a subject was deleted (`outrider forget`): nothing can be encrypted for it."""
+
+    def __init__(self, subject: str) -> None:
+        super().__init__(f"the subject {subject!r} was forgotten: it has no key")
+        self.subject = subject
+
+
+class EpochError(OutboxError):
+    """The log of event streams was restored from another server, whose transaction ids are larger."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "the log of event streams was restored from another server, so new events would sort before old ones: run "
+            "`outrider events new-epoch`"
+        )

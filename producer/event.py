@@ -55,7 +55,7 @@ class EventOptions(TypedDict, total=False):
 # Not frozen: one is made per message, and making a frozen one takes three times as long.
 @dataclass(slots=True, kw_only=True)
 class Event:
-    """One message. The fields are those of `Outbox.publish`, which documents them."""
+    """One message. The fields are those of `Outbox.publish`, which documents them, and `type_version`."""
 
     event_type: str
     payload: Any
@@ -68,6 +68,11 @@ class Event:
     expires: When | None = None
     dedup_key: str | None = None
     event_id: UUID | str | None = None
+    type_version: int = 1
+    """The version of the payload's schema. If it is not 1, the message has the header `type_version`."""
+
+    subject: str | None = None
+    """In event streams: the subject, usually a person, with whose key a SubjectEncryption encrypts the payload."""
 
     def row(
         self,
@@ -85,12 +90,16 @@ class Event:
         event_id  the parsed `event_id` of the event, where the caller has it
         expires   used where the event has none
         """
+        if self.subject is not None:
+            raise ValueError("only an event of a stream can have a subject: nothing else is encrypted")
         text_id = str(parse_event_id(self.event_id) if event_id is None else event_id)
         aggregate_type, aggregate_id = split_aggregate(self.aggregate)
         payload, content_type, content_encoding = encode_payload(self.payload)
         headers: dict[str, Any] = (
             {} if aggregate_type is None else {"aggregate_type": aggregate_type, "aggregate_id": aggregate_id}
         )
+        if self.type_version != 1:
+            headers["type_version"] = _check_type_version(self.type_version)
         if context is not None:
             headers.update(context.headers(text_id))
         if self.headers:
@@ -223,6 +232,14 @@ def parse_event_ids(given: Iterable[Any]) -> list[UUID]:
 # RFC 9562: a random UUID has version 4 in four bits, and the variant in two.
 _VERSION_4: Final = 4 << 76 | 2 << 62
 _RANDOM_BITS: Final = (1 << 128) - 1 ^ (15 << 76 | 3 << 62)
+
+
+def _check_type_version(given: Any) -> int:
+    if isinstance(given, bool) or not isinstance(given, int):
+        raise TypeError(f"type_version is an int, not {type(given).__qualname__}")
+    if not 1 <= given <= 32_767:
+        raise ValueError("type_version must lie between 1 and 32767")
+    return given
 
 
 def check_headers(headers: Mapping[str, Any]) -> None:

@@ -36,8 +36,13 @@ from sqlalchemy import (
     SmallInteger,
     Table,
     Text,
+    TextClause,
     Uuid,
+    column,
     event,
+    func,
+    literal,
+    select,
     text,
 )
 from sqlalchemy.dialects.postgresql import JSON
@@ -84,7 +89,7 @@ def _key(table: str, *columns: str) -> PrimaryKeyConstraint:
     return PrimaryKeyConstraint(*columns, name=conv(f"{table}_pkey"))
 
 
-def _index(name: str, *columns: str, where: str | None = None, unique: bool = False) -> Index:
+def _index(name: str, *columns: str | TextClause, where: str | None = None, unique: bool = False) -> Index:
     return Index(conv(name), *columns, unique=unique, postgresql_where=None if where is None else text(where))
 
 
@@ -198,10 +203,53 @@ def _event() -> list[SchemaItem]:
         _column("content_encoding", _TEXT, "'utf-8'::text"),
         _column("headers", _JSON, _EMPTY_OBJECT),
         _column("created_at", _INSTANT, _NOW),
+        _column("epoch", _INT, "1"),
+        _column("transaction_id", _BIGINT, "((pg_current_xact_id())::text)::bigint"),
+        _column("position", _BIGINT, None, Identity(always=False)),
+        _column("type_version", _SMALLINT, "1"),
         _key("outbox_event", "stream", "version"),
         _check("stream must be 1 to 1000 bytes", "octet_length(stream) BETWEEN 1 AND 1000"),
         _check("version must start at 1", "version >= 1"),
         _index("outbox_event_created_at", "created_at"),
+        _index("outbox_event_event_id", "event_id", unique=True),
+        _index("outbox_event_order", *_ORDER),
+        _index("outbox_event_category", text("split_part(stream, ':'::text, 1)"), *_ORDER),
+    ]
+
+
+_ORDER = ("epoch", "transaction_id", "position")
+
+
+def _epoch() -> list[SchemaItem]:
+    return [
+        _column("epoch", _INT),
+        _column("system_identifier", _TEXT),
+        _column("started_at", _INSTANT, _NOW),
+        _key("outbox_epoch", "epoch"),
+    ]
+
+
+def _snapshot() -> list[SchemaItem]:
+    return [
+        _column("stream", _TEXT),
+        _column("version", _BIGINT),
+        _column("snapshot_type", _TEXT),
+        _column("type_version", _SMALLINT, "1"),
+        _column("payload", _BYTES),
+        _column("content_type", _TEXT),
+        _column("content_encoding", _TEXT),
+        _column("created_at", _INSTANT, _NOW),
+        _key("outbox_snapshot", "stream"),
+    ]
+
+
+def _subject_key() -> list[SchemaItem]:
+    return [
+        _column("subject", _TEXT),
+        _optional("key", _BYTES),
+        _column("created_at", _INSTANT, _NOW),
+        _optional("forgotten_at", _INSTANT),
+        _key("outbox_subject_key", "subject"),
     ]
 
 
@@ -243,6 +291,9 @@ _TABLES: dict[str, Callable[[], list[SchemaItem]]] = {
     "outbox_dead_letter": _dead_letter,
     "outbox_archive": _archive,
     "outbox_event": _event,
+    "outbox_epoch": _epoch,
+    "outbox_snapshot": _snapshot,
+    "outbox_subject_key": _subject_key,
     "outbox_inbox": _inbox,
     "outbox_worker": _worker,
     "outbox_migration": _migration,
@@ -270,6 +321,9 @@ class OutboxTables(NamedTuple):
     outbox_dead_letter: Table
     outbox_archive: Table
     outbox_event: Table
+    outbox_epoch: Table
+    outbox_snapshot: Table
+    outbox_subject_key: Table
     outbox_inbox: Table
     outbox_worker: Table
     outbox_migration: Table
@@ -279,10 +333,12 @@ def outbox_tables(metadata: MetaData, *, schema: str | None = None) -> OutboxTab
     """
     Add the tables to the metadata. `schema` None is the schema of the metadata, or the first of the search path.
 
-    `create_all` also writes the rows of outbox_migration, so that `outrider setup` knows what exists.
+    `create_all` also writes the rows of outbox_migration, so that `outrider setup` knows what exists, and the first
+    epoch of the event log.
     """
     tables = OutboxTables(**{name: _table(name, metadata, schema) for name in _TABLES})
     event.listen(tables.outbox_migration, "after_create", _record_migrations)
+    event.listen(tables.outbox_epoch, "after_create", _record_epoch)
     return tables
 
 
@@ -296,3 +352,9 @@ def _table(name: str, metadata: MetaData, schema: str | None) -> Table:
 def _record_migrations(target: Table, connection: Connection, **options: Any) -> None:  # noqa: ARG001
     rows = [{"version": migration.version, "name": migration.name} for migration in migrations()]
     connection.execute(target.insert(), rows)
+
+
+def _record_epoch(target: Table, connection: Connection, **options: Any) -> None:  # noqa: ARG001
+    server = func.pg_control_system().table_valued(column("system_identifier"))
+    first = select(literal(1), server.c.system_identifier)
+    connection.execute(target.insert().from_select(["epoch", "system_identifier"], first))

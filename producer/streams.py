@@ -18,49 +18,27 @@ With an asynchronous handle, methods return awaitables, and `iterate` an asynchr
 
 from __future__ import annotations
 
-import json
-from collections.abc import AsyncIterator, Awaitable, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Iterable, Iterator
 from dataclasses import replace
 from datetime import datetime
-from typing import Any, NamedTuple, TypedDict, Unpack, overload
+from itertools import zip_longest
+from typing import Any, TypedDict, Unpack, overload
 from uuid import UUID
 
-from outrider.errors import ConcurrencyError
+from outrider.errors import ConcurrencyError, EventIdError
 from outrider.operations.message_selection import like_pattern
 from outrider.producer.context import CurrentContext
-from outrider.producer.encoding import check_text
-from outrider.producer.event import AGGREGATE, Event, encode_headers, split_moment
+from outrider.producer.encoding import Encoded, check_text
+from outrider.producer.event import AGGREGATE, Event, encode_headers, parse_event_id, split_moment
+from outrider.producer.event_types import as_event
 from outrider.producer.handles import adapter_for
 from outrider.producer.handles.protocols import AsyncHandle, SyncHandle
-from outrider.producer.outbox import Outbox
 from outrider.producer.row import Row
-from outrider.producer.statement import Statement
+from outrider.producer.snapshots import SnapshotStore
+from outrider.producer.stored_event import StoredEvent
 from outrider.producer.sync_or_async import Queries, Query, run_queries
-from outrider.storage import sql_files
 
 APPEND_RETRIES = 100
-
-
-class StoredEvent(NamedTuple):
-    """An event in the log."""
-
-    stream: str
-    version: int
-    event_id: UUID
-    event_type: str
-    payload: bytes
-    content_type: str
-    content_encoding: str
-    headers: Mapping[str, Any]
-    """The event's own headers. The headers of the context are in the published message only."""
-    created_at: datetime
-
-    @property
-    def data(self) -> Any:
-        """The payload, decoded: JSON as values, text as str, the rest as bytes."""
-        if self.content_type == "application/json":
-            return json.loads(self.payload)
-        return self.payload.decode(self.content_encoding) if self.content_type == "text/plain" else self.payload
 
 
 class ReplayOptions(TypedDict, total=False):
@@ -73,22 +51,30 @@ class ReplayOptions(TypedDict, total=False):
     after: int
     exchange: str | None
     routing_key: str | None
+    replay_id: UUID | str | None
 
 
-class EventStreams:
-    """The event streams in the schema of an outbox, with its exchange, context and `outside_transaction`."""
+class LoadOptions(TypedDict, total=False):
+    """The keyword arguments of `EventStreams.load`, which documents them."""
 
-    def __init__(self, outbox: Outbox) -> None:
-        self.outbox = outbox
-        queries = sql_files.queries_of(outbox.schema)
-        self._statements = {name: Statement(queries[name]) for name in _QUERIES}
+    before: int | None
+    backwards: bool
+
+
+class EventStreams(SnapshotStore):
+    """
+    The event streams in the schema of an outbox, with its exchange, context and `outside_transaction`.
+
+    types  the classes of events, and upcasters; without it, events are plain
+    codec  changes payloads on their way to the tables and back, such as SubjectEncryption
+    """
 
     @overload
     def append(
         self,
         handle: AsyncHandle,
         stream: str,
-        events: Iterable[Event | Mapping[str, Any]],
+        events: Iterable[Any],
         expected_version: int | None = None,
     ) -> Awaitable[int]: ...
 
@@ -97,7 +83,7 @@ class EventStreams:
         self,
         handle: SyncHandle,
         stream: str,
-        events: Iterable[Event | Mapping[str, Any]],
+        events: Iterable[Any],
         expected_version: int | None = None,
     ) -> int: ...
 
@@ -105,32 +91,74 @@ class EventStreams:
         self,
         handle: Any,
         stream: str,
-        events: Iterable[Event | Mapping[str, Any]],
+        events: Iterable[Any],
         expected_version: int | None = None,
     ) -> Any:
         """
-        Append events; returns the stream's new version, or an awaitable of it.
+        Append events; returns the version of the last one, or an awaitable of it.
 
+        events            Event objects, mappings of their fields, or instances of registered classes
         expected_version  the version that the caller has seen, 0 for a new stream; None appends at any version
+
+        An append with the event_ids of events that are in the log already, in this stream and one after the other,
+        writes nothing and returns the version that the last of them has, so that it can be repeated. EventIdError if
+        one of the ids belongs to another event.
         """
-        check_text("stream", stream, 1, 1000)
-        context = None if self.outbox.context is None else self.outbox.context.now()
-        rows = [self._row(stream, event if isinstance(event, Event) else Event(**event), context) for event in events]
-        if not rows:
-            raise ValueError("there is no event to append")
-        return run_queries(handle, self._append(stream, rows, expected_version))
+        return run_queries(handle, self._append(stream, self._rows(stream, events), expected_version))
 
     @overload
     def load(
-        self, handle: AsyncHandle, stream: str, after: int = 0, limit: int | None = None
+        self,
+        handle: AsyncHandle,
+        stream: str,
+        after: int = 0,
+        limit: int | None = None,
+        **options: Unpack[LoadOptions],
     ) -> Awaitable[list[StoredEvent]]: ...
 
     @overload
-    def load(self, handle: SyncHandle, stream: str, after: int = 0, limit: int | None = None) -> list[StoredEvent]: ...
+    def load(
+        self, handle: SyncHandle, stream: str, after: int = 0, limit: int | None = None, **options: Unpack[LoadOptions]
+    ) -> list[StoredEvent]: ...
 
-    def load(self, handle: Any, stream: str, after: int = 0, limit: int | None = None) -> Any:
-        """The events of a stream after a version, in order: a list of StoredEvent, or an awaitable of one."""
-        return run_queries(handle, self._load(stream, after, limit))
+    def load(
+        self,
+        handle: Any,
+        stream: str,
+        after: int = 0,
+        limit: int | None = None,
+        *,
+        before: int | None = None,
+        backwards: bool = False,
+    ) -> Any:
+        """
+        The events of a stream, in order: a list of StoredEvent, or an awaitable of one.
+
+        after, before  only later, and only earlier, versions than these
+        limit          at most so many
+        backwards      the newest first
+        """
+        return run_queries(handle, self._load(stream, after, limit, before, backwards))
+
+    @overload
+    def last_version(self, handle: AsyncHandle, stream: str) -> Awaitable[int]: ...
+
+    @overload
+    def last_version(self, handle: SyncHandle, stream: str) -> int: ...
+
+    def last_version(self, handle: Any, stream: str) -> Any:
+        """The newest version of a stream, or an awaitable of it; 0 when it has no events."""
+        return run_queries(handle, self._last_version(stream))
+
+    @overload
+    def exists(self, handle: AsyncHandle, stream: str) -> Awaitable[bool]: ...
+
+    @overload
+    def exists(self, handle: SyncHandle, stream: str) -> bool: ...
+
+    def exists(self, handle: Any, stream: str) -> Any:
+        """Whether a stream has events; or an awaitable of it."""
+        return run_queries(handle, self._exists(stream))
 
     @overload
     def iterate(
@@ -168,10 +196,12 @@ class EventStreams:
         after: int = 0,
         exchange: str | None = None,
         routing_key: str | None = None,
+        replay_id: UUID | str | None = None,
     ) -> Any:
         """
-        Enqueue events of the log again, with their event_id and the header `replayed`, in one statement of the
-        caller's transaction. All given conditions must hold. `outrider replay` does the same in batches.
+        Enqueue events of the log again, with their event_id, their headers (but those of the context) and the headers
+        `replayed` and `replay_id`, in one statement of the caller's transaction. All given conditions must hold.
+        `outrider replay` does the same in batches.
 
         stream        of this stream
         event_type    of this type; a glob such as 'order.*'
@@ -179,6 +209,8 @@ class EventStreams:
         after         with a later version than this
         exchange      the outbox's exchange by default: the log does not record where an event was sent
         routing_key   the event type by default
+        replay_id     of the replay that this one continues; by default a new one. A consumer with an inbox handles an
+                      event once for each
 
         Returns the number of events, or an awaitable of it; -1 in psycopg's pipeline mode, where it is not known yet.
         """
@@ -192,8 +224,17 @@ class EventStreams:
             "after": str(after),
             "exchange": self.outbox.exchange if exchange is None else exchange,
             "routing_key": routing_key,
+            "replay_id": str(parse_event_id(replay_id)),
         }
         return adapter_for(handle).execute(handle, self._statements["replay_events"], parameters, self.outbox.guard)
+
+    def _rows(self, stream: str, events: Iterable[Any]) -> list[Row]:
+        check_text("stream", stream, 1, 1000)
+        context = None if self.outbox.context is None else self.outbox.context.now()
+        rows = [self._row(stream, as_event(self.types, event), context) for event in events]
+        if not rows:
+            raise ValueError("there is no event to append")
+        return rows
 
     def _row(self, stream: str, event: Event, context: CurrentContext | None) -> Row:
         for name in ("deliver_after", "expires", "dedup_key", "aggregate"):
@@ -201,33 +242,80 @@ class EventStreams:
                 raise ValueError(f"an event of a stream cannot have {name}")
         if event.ordering_key is not AGGREGATE:
             raise ValueError("an event of a stream is ordered by its stream: leave out ordering_key")
-        if ":" in stream:
-            event = replace(event, aggregate=stream)
+        subject = event.subject
+        if subject is not None and self.codec is None:
+            raise ValueError("the event has a subject, and these streams have no codec that encrypts its payload")
+        if ":" in stream or subject is not None:
+            event = replace(event, aggregate=stream if ":" in stream else None, subject=None)
         row = event.row(exchange=self.outbox.exchange, context=context)
-        return row | {"log_headers": encode_headers(dict(event.headers)) if event.headers else "{}"}
+        return row | {
+            "log_headers": encode_headers(dict(event.headers)) if event.headers else "{}",
+            "type_version": str(event.type_version),
+            "known_id": None if event.event_id is None else row["event_id"],
+            "plain": Encoded(row["payload"], row["content_type"], row["content_encoding"]),
+            "subject": subject,
+        }
 
     def _append(self, stream: str, rows: list[Row], expected_version: int | None) -> Queries[int]:
-        parameters = {name: [row[name] for row in rows] for name in _APPENDED} | {
+        known_ids = [row["known_id"] for row in rows if row["known_id"] is not None]
+        if self.codec is not None:
+            encoded = yield from self._encode([(row["plain"], row["subject"]) for row in rows])
+            rows = [row | each._asdict() for row, each in zip(rows, encoded, strict=True)]
+        parameters = {
             "stream": stream,
             "expected_version": None if expected_version is None else str(expected_version),
             "aggregate_type": rows[0]["aggregate_type"],
             "aggregate_id": rows[0]["aggregate_id"],
             "context": rows[0]["context"],
         }
+        if len(rows) == 1 and not known_ids:
+            statement = self._statements["append_event"]
+            parameters |= {name: rows[0][name] for name in _APPENDED}
+        else:
+            statement = self._statements["append_events"]
+            parameters |= {name: [row[name] for row in rows] for name in _APPENDED} | {"known_ids": known_ids}
         for _ in range(APPEND_RETRIES):
-            [(seen, appended)] = yield Query(self._statements["append_events"], parameters, self.outbox.guard)
+            [(seen, appended)] = yield Query(statement, parameters, self.outbox.guard)
             if appended:
                 return int(seen) + len(rows)
+            if known_ids and (version := (yield from self._version_of_repeated(stream, rows, known_ids))):
+                return version
             if expected_version is not None:
                 break
         # The statement may have seen the expected version before another append committed: read it again.
-        [(actual,)] = yield Query(self._statements["stream_version"], {"stream": stream})
-        raise ConcurrencyError(stream, int(seen) if expected_version is None else expected_version, int(actual))
+        actual = yield from self._last_version(stream)
+        raise ConcurrencyError(stream, int(seen) if expected_version is None else expected_version, actual)
 
-    def _load(self, stream: str, after: int, limit: int | None) -> Queries[list[StoredEvent]]:
-        parameters = {"stream": stream, "after": str(after), "limit": None if limit is None else str(limit)}
-        rows = yield Query(self._statements["load_events"], parameters)
-        return [_stored_event(row) for row in rows]
+    def _version_of_repeated(self, stream: str, rows: list[Row], known_ids: list[str]) -> Queries[int | None]:
+        """The version of the last event, if these events are in the log. None: none of them is."""
+        found = yield Query(self._statements["events_by_id"], {"event_ids": known_ids})
+        if not found:
+            return None
+        logged = yield from self._events(found)
+        first = logged[0].version
+        for number, (row, event) in enumerate(zip_longest(rows, logged)):
+            if event is None or row is None or not _is_same(event, stream, first + number, row):
+                raise EventIdError(stream, [str(each.event_id) for each in logged])
+        return logged[-1].version
+
+    def _last_version(self, stream: str) -> Queries[int]:
+        [(version,)] = yield Query(self._statements["stream_version"], {"stream": stream})
+        return int(version)
+
+    def _exists(self, stream: str) -> Queries[bool]:
+        return (yield from self._last_version(stream)) > 0
+
+    def _load(
+        self, stream: str, after: int, limit: int | None, before: int | None = None, backwards: bool = False
+    ) -> Queries[list[StoredEvent]]:
+        parameters = {
+            "stream": stream,
+            "after": str(after),
+            "before": None if before is None else str(before),
+            "limit": None if limit is None else str(limit),
+        }
+        rows = yield Query(self._statements["load_events_backwards" if backwards else "load_events"], parameters)
+        return (yield from self._events(rows))
 
     def _iterate(self, handle: Any, stream: str, after: int, chunk_size: int) -> Iterator[StoredEvent]:
         while chunk := self.load(handle, stream, after, chunk_size):
@@ -240,16 +328,32 @@ class EventStreams:
                 yield event
             after = chunk[-1].version
 
+    @classmethod
+    def _queries(cls) -> tuple[str, ...]:
+        own = (
+            "append_event",
+            "append_events",
+            "events_by_id",
+            "load_events",
+            "load_events_backwards",
+            "replay_events",
+            "stream_version",
+        )
+        return (*super()._queries(), *own)
 
-_QUERIES = ("append_events", "load_events", "replay_events", "stream_version")
+
 _APPENDED = (
-    "event_id", "event_type", "payload", "content_type", "content_encoding", "log_headers", "headers", "exchange",
-    "routing_key",
+    "event_id", "event_type", "payload", "content_type", "content_encoding", "log_headers", "type_version", "headers",
+    "exchange", "routing_key",
 )  # fmt: skip
 
 
-def _stored_event(row: tuple[Any, ...]) -> StoredEvent:
-    event = StoredEvent._make(row)
-    return event._replace(
-        event_id=UUID(str(event.event_id)), payload=bytes(event.payload), headers=json.loads(str(event.headers))
+def _is_same(event: StoredEvent, stream: str, version: int, row: Row) -> bool:
+    """Whether an event of the log is the one that is appended."""
+    return (event.stream, event.version, str(event.event_id), event.event_type, event.payload) == (
+        stream,
+        version,
+        row["event_id"],
+        row["event_type"],
+        row["plain"].payload,
     )

@@ -3,16 +3,14 @@ Prune: deletes rows past their retention, in small batches, the oldest first.
 
     archive_retention_seconds      delivered messages, counted from their delivery
     dead_letter_retention_seconds  dead letters, counted from their burial
-    event_retention_seconds        events of streams, counted from their append; the newest event of a stream is kept
     inbox_retention_seconds        marks of the inbox, counted from the processing of their event
 
 All but the last are off by default. A mark of the inbox is needed only for as long as its event can be delivered again.
+The log of event streams is never pruned: `outrider events delete` does that.
 The presence rows of services that were killed are deleted after a day. Several schedulers may prune at the same time.
 """
 
 from __future__ import annotations
-
-from datetime import datetime
 
 from outrider.runtime.maintenance import MaintenanceTask
 from outrider.settings.scheduler import SchedulerSettings
@@ -30,9 +28,7 @@ class Prune(MaintenanceTask):
     def __init__(self, settings: SchedulerSettings) -> None:
         self._archive_seconds = settings.archive_retention_seconds
         self._dead_letter_seconds = settings.dead_letter_retention_seconds
-        self._event_seconds = settings.event_retention_seconds
         self._inbox_seconds = settings.inbox_retention_seconds
-        self._events_after: datetime | None = None
 
     def run_once(self, store: Store) -> dict[str, int]:
         """One batch of each table."""
@@ -41,23 +37,11 @@ class Prune(MaintenanceTask):
             archived = store.prune_archive(retention_seconds=self._archive_seconds, batch_size=BATCH_SIZE)
         if self._dead_letter_seconds is not None:
             dead = store.prune_dead_letters(retention_seconds=self._dead_letter_seconds, batch_size=BATCH_SIZE)
-        events = self._prune_events(store)
         marks = store.prune_inbox(retention_seconds=self._inbox_seconds, batch_size=BATCH_SIZE)
-        self.unfinished = BATCH_SIZE in (archived, dead, marks) or self._events_after is not None
+        self.unfinished = BATCH_SIZE in (archived, dead, marks)
         return {
             "pruned_archive": archived,
             "pruned_dead_letters": dead,
-            "pruned_events": events,
             "pruned_inbox": marks,
             "forgotten_workers": store.forget_workers(unseen_seconds=FORGET_WORKERS_SECONDS),
         }
-
-    def _prune_events(self, store: Store) -> int:
-        """The next batch of the walk through old events. A batch that is not full is the last one of the walk."""
-        if self._event_seconds is None:
-            return 0
-        examined, deleted, reached = store.prune_events(
-            retention_seconds=self._event_seconds, batch_size=BATCH_SIZE, after=self._events_after
-        )
-        self._events_after = reached if examined == BATCH_SIZE else None
-        return deleted

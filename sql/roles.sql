@@ -13,9 +13,11 @@ CREATE ROLE :"observer"  NOLOGIN;
 
 GRANT USAGE ON SCHEMA :"schema" TO :"producer", :"relay", :"scheduler", :"consumer", :"observer";
 
--- Applications insert messages, and append to and read event streams.
+-- Applications insert messages, append to and read event streams, save snapshots, and create keys of subjects.
 GRANT INSERT ON :"schema".outbox TO :"producer";
-GRANT SELECT, INSERT ON :"schema".outbox_event TO :"producer";
+GRANT SELECT, INSERT ON :"schema".outbox_event, :"schema".outbox_subject_key TO :"producer";
+GRANT SELECT ON :"schema".outbox_epoch TO :"producer";
+GRANT SELECT, INSERT, UPDATE ON :"schema".outbox_snapshot TO :"producer";
 
 -- The relay settles rows and hands rows over; it never inserts a message. It reads the dead letters only to find out
 -- whether an id is in use there.
@@ -28,13 +30,16 @@ GRANT SELECT ON :"schema".outbox_migration TO :"relay";
 -- The scheduler also replays (inserts) and prunes.
 GRANT SELECT, INSERT, UPDATE, DELETE ON :"schema".outbox, :"schema".outbox_worker TO :"scheduler";
 GRANT SELECT, INSERT, DELETE ON :"schema".outbox_dead_letter, :"schema".outbox_archive TO :"scheduler";
-GRANT SELECT, DELETE ON :"schema".outbox_event, :"schema".outbox_inbox TO :"scheduler";
-GRANT SELECT ON :"schema".outbox_migration TO :"scheduler";
+GRANT SELECT, DELETE ON :"schema".outbox_inbox TO :"scheduler";
+GRANT SELECT ON :"schema".outbox_event, :"schema".outbox_migration TO :"scheduler";
 
 -- Consumers insert marks of processed events, and delete none. A consumer that publishes needs the producer's role too.
+-- It reads the keys of subjects to decrypt payloads.
 GRANT SELECT, INSERT ON :"schema".outbox_inbox TO :"consumer";
+GRANT SELECT ON :"schema".outbox_subject_key TO :"consumer";
 
--- The observer reads every table and changes none; pg_monitor lets it read the server's statistics.
+-- The observer reads every table but the keys, and changes none; pg_monitor lets it read the server's statistics.
 GRANT SELECT ON :"schema".outbox, :"schema".outbox_dead_letter, :"schema".outbox_archive, :"schema".outbox_event,
-                :"schema".outbox_inbox, :"schema".outbox_worker, :"schema".outbox_migration TO :"observer";
+                :"schema".outbox_inbox, :"schema".outbox_worker, :"schema".outbox_migration, :"schema".outbox_epoch,
+                :"schema".outbox_snapshot TO :"observer";
 GRANT pg_monitor TO :"observer";

@@ -30,6 +30,7 @@ from outrider.consumer.inbox.once import Inbox
 from outrider.consumer.inbox.transactions import open_transaction
 
 EVENT_ID_HEADER = "event_id"
+REPLAY_ID_HEADER = "replay_id"
 
 _handle: ContextVar[Any] = ContextVar("outbox_inbox_handle")
 
@@ -95,9 +96,12 @@ def _in_transaction(task: OnceTask, body: Callable[..., Any]) -> Callable[..., A
 
 
 def _is_fresh(task: OnceTask, handle: Any) -> bool:
-    event_id = (task.request.headers or {}).get(EVENT_ID_HEADER) or task.request.id
+    headers = task.request.headers or {}
+    event_id = headers.get(EVENT_ID_HEADER) or task.request.id
+    replay_id = headers.get(REPLAY_ID_HEADER)
     # The transaction belongs to this delivery alone: an exception rolls back all of it, without a savepoint.
-    with _inbox(task.inbox_schema).once(handle, task.inbox_consumer or task.name, event_id, undo=False) as fresh:
+    consumer = task.inbox_consumer or task.name
+    with _inbox(task.inbox_schema).once(handle, consumer, event_id, undo=False, replay_id=replay_id) as fresh:
         return fresh
 
 

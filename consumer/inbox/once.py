@@ -38,7 +38,15 @@ class Inbox:
         self.schema = schema
         self._mark = Statement(Queries(schema)["mark_processed"])
 
-    def once(self, handle: Any, consumer: str, event_id: UUID | str, *, undo: bool = True) -> SyncOrAsyncContext[bool]:
+    def once(
+        self,
+        handle: Any,
+        consumer: str,
+        event_id: UUID | str,
+        *,
+        undo: bool = True,
+        replay_id: UUID | str | None = None,
+    ) -> SyncOrAsyncContext[bool]:
         """
         A context manager around the effects of an event. Yields True if the effects are still to be applied.
 
@@ -48,11 +56,12 @@ class Inbox:
                   a UUID are the same event
         undo      an exception in the block rolls mark and effects back to a savepoint, so the caller may continue and
                   commit. False saves two round trips; use it if an exception always rolls the transaction back
+        replay_id the header of that name, if the event is to be applied once more in each replay
         """
         adapter = adapter_for(handle)
         parameters = {
             "consumer": _checked("consumer", consumer, LONGEST_CONSUMER),
-            "event_id": _checked("event_id", _canonical(event_id), LONGEST_EVENT_ID),
+            "event_id": _checked("event_id", _mark(event_id, replay_id), LONGEST_EVENT_ID),
         }
         name = f"{type(handle).__module__}.{type(handle).__qualname__}"
         if adapter.is_async:
@@ -89,6 +98,12 @@ def _canonical(event_id: Any) -> Any:
         except ValueError:
             return event_id
     return str(event_id) if isinstance(event_id, UUID) else event_id
+
+
+def _mark(event_id: Any, replay_id: Any) -> Any:
+    """What is stored: the event's id, in a replay followed by the id of the replay."""
+    event_id = _canonical(event_id)
+    return event_id if replay_id is None or not event_id else f"{event_id} replay {_canonical(replay_id)}"
 
 
 def _checked(name: str, value: Any, longest: int) -> str:

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 from datetime import datetime, timedelta
+from uuid import UUID, uuid4
 
 import click
 
@@ -62,6 +63,12 @@ COLUMNS = {"type": "event_type", "messages": "messages", "first": "first_at", "l
     metavar="TEXT",
     help="default: the event type; with --archive: the original routing key",
 )
+@click.option(
+    "--replay-id",
+    type=click.UUID,
+    metavar="UUID",
+    help="go on with an interrupted replay: consumers with an inbox skip what they have handled of it",
+)
 @rate_option
 @dry_run_flag
 @json_flag
@@ -77,6 +84,7 @@ def command(
     archive: bool,
     exchange: str | None,
     routing_key: str | None,
+    replay_id: UUID | None,
     rate: float | None,
     dry_run: bool,
     as_json: bool,
@@ -86,14 +94,15 @@ def command(
     Publish events or delivered messages once more.
 
     Events come from the log of event streams, delivered messages (--archive) from the table outbox_archive. They enter
-    the outbox as new messages with their old event_id and the header `replayed`, in their old order. Events appended
-    and messages delivered after the start are not replayed. Running it twice publishes everything twice.
+    the outbox as new messages with their old event_id and the headers `replayed` and `replay_id`, in their old order.
+    Events appended and messages delivered after the start are not replayed. Running it twice publishes everything
+    twice; a consumer with an inbox handles each event once for each replay_id.
     """
     if not everything and stream is None and event_type is None and since is None and until is None:
         raise click.UsageError("select what to replay: --stream, --type, --since or --until; or give --all")
     if after is not None and (stream is None or archive):
         raise click.UsageError("--after needs --stream, and cannot be used with --archive")
-    if exchange is None and not (archive or dry_run):
+    if exchange is None and not archive:
         raise click.UsageError("give --exchange: the event log does not record the exchange of an event")
     with open_store(config, flags) as store:
         selection = ReplaySelection(
@@ -107,12 +116,21 @@ def command(
         if dry_run:
             _preview(replay.count_by_type(store, selection), as_json=as_json)
             return
+        replay_id = replay_id or uuid4()
+        # First, so that it is known if the replay is interrupted.
+        click.echo(f"replay {replay_id}", err=True)
         with progress_bar("replaying", lambda: _total(replay.count_by_type(store, selection))) as progress:
             replayed = replay.replay(
-                store, selection, exchange=exchange, routing_key=routing_key, rate=rate, progress=progress
+                store,
+                selection,
+                exchange=exchange,
+                routing_key=routing_key,
+                replay_id=replay_id,
+                rate=rate,
+                progress=progress,
             )
     if as_json:
-        print_json({"replayed": replayed})
+        print_json({"replayed": replayed, "replay_id": str(replay_id)})
     else:
         print_line(f"replayed {replayed}")
 

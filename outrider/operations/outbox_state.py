@@ -24,6 +24,9 @@ in ISO 8601; ages are in seconds.
                                 overdue_seconds: how long the longest due row has been due; null without one
     dead                        total, and by_reason among the newest
     archive                     total of delivered messages that are kept
+    event_log                   epoch; unreadable: committed events that readers cannot see yet; restored: the log needs
+                                `outrider events new-epoch`; held_back_by and held_back_seconds: the oldest transaction
+                                that has written, in any database, or null
     workers                     kind, name, role, host, pid, version, started_at, last_seen_at, silent_seconds, stale
     slot                        null: there is no slot (polling only, or the relay has not created it); else name,
                                 active, active_pid, wal_status, lost (why it cannot be read any more, or null),
@@ -41,6 +44,7 @@ from typing import Any, TypeVar
 
 from outrider.errors import DatabaseError, SetupError
 from outrider.operations.diagnostic_queries import Unavailable, fetch, fetch_one, try_fetch
+from outrider.operations.event_log import EventLogState, read_log_state
 from outrider.operations.setup.facts import SlotState, publication_shape, slot_state
 from outrider.settings.database import DatabaseSettings
 from outrider.storage.connection import connect
@@ -119,6 +123,7 @@ class OutboxState:
     queues: QueueCounts | None
     dead: DeadLetterCounts | None
     archive: ArchiveCount | None
+    event_log: EventLogState | None
     workers: list[ServicePresence] | None
     slot: SlotState | None
     publication: PublicationSummary | None
@@ -147,6 +152,7 @@ def read_state(store: Store, *, publication: str, slot: str) -> OutboxState:
             queues=or_unseen("queues", try_fetch(read_queue_counts, store)),
             dead=or_unseen("dead", try_fetch(fetch_one, store, DeadLetterCounts, "state_dead", most=COUNT_LIMIT)),
             archive=or_unseen("archive", try_fetch(fetch_one, store, ArchiveCount, "state_archive", most=COUNT_LIMIT)),
+            event_log=or_unseen("event_log", read_log_state(store, most=COUNT_LIMIT)),
             workers=or_unseen("workers", try_fetch(read_workers, store)),
             slot=or_unseen("slot", try_fetch(slot_state, store, slot)),
             publication=or_unseen("publication", try_fetch(_read_publication, store, publication)),

@@ -30,7 +30,7 @@ def as_tables(state: OutboxState | DatabaseError) -> RenderableType:
         return _text(f"cannot read the state from the database: {state}", style="red")
     return Group(
         _text(f"{state.database}, schema {state.schema}, {state.at:%Y-%m-%d %H:%M:%S %Z}"),
-        _table("Outbox", [*_queues(state), *_dead_letters_and_archive(state)]),
+        _table("Outbox", [*_queues(state), *_dead_letters_and_archive(state), *_event_log(state)]),
         _workers(state),
         _table("Replication", [*_slot(state), *_publication(state), *_timeline(state)]),
     )
@@ -77,6 +77,19 @@ def _dead_letters_and_archive(state: OutboxState) -> Iterator[Row]:
         text = as_count(state.dead.total) + (f" ({reasons})" if reasons else "")
         yield "dead", _text(text, style="red" if state.dead.total else "")
     yield "archive", _not_readable(state, "archive") if state.archive is None else as_count(state.archive.total)
+
+
+def _event_log(state: OutboxState) -> Iterator[Row]:
+    log = state.event_log
+    if log is None:
+        yield "event log", _not_readable(state, "event_log")
+    elif log.restored:
+        yield "event log", Text("restored from another server: run `outrider events new-epoch`", style="red")
+    elif log.unreadable and log.held_back_by is not None:
+        who = f"{log.held_back_by}, open for {as_age(log.held_back_seconds)}"
+        yield "event log", f"readers cannot see {as_count(log.unreadable)} events yet: {who}"
+    else:
+        yield "event log", "readers see every event"
 
 
 def _workers(state: OutboxState) -> RenderableType:

@@ -1,9 +1,9 @@
 """
 Replay: publish events of the event log, or delivered messages of the archive, once more.
 
-They enter the outbox as new messages with the same event_id, the same content and the header `replayed`. Events of a
-stream keep the order of their versions, archived messages the order in which they were enqueued. A consumer that
-deduplicates by event_id must check the header, or it ignores them.
+They enter the outbox as new messages with the same event_id, the same content and the headers `replayed` and
+`replay_id`. Events of a stream keep the order of their versions, archived messages that in which they were enqueued.
+The inbox of a consumer handles an event once for each replay_id.
 
 The selection is made once, at the start: its keys are kept in a temporary file. The messages are enqueued in batches,
 each in its own transaction.
@@ -14,7 +14,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
-from typing import NamedTuple
+from typing import Any, NamedTuple
+from uuid import UUID, uuid4
 
 from outrider.operations.message_selection import like_pattern
 from outrider.operations.rate_limit import RateLimit
@@ -64,6 +65,7 @@ def replay(
     *,
     exchange: str | None = None,
     routing_key: str | None = None,
+    replay_id: UUID | None = None,
     batch_size: int = BATCH_SIZE,
     rate: float | None = None,
     progress: Callable[[int], None] | None = None,
@@ -74,9 +76,11 @@ def replay(
     exchange     default: of an archived message its own; of an event the default exchange, because the event log does
                  not record the exchange
     routing_key  default: of an archived message its own; of an event its type
+    replay_id    of the replay that this one continues; by default a new one
     rate         at most so many messages a second
     progress     called after each batch with the number of its messages
     """
+    route: dict[str, Any] = {"routing_key": routing_key, "replay_id": str(replay_id or uuid4())}
     rate_limit = RateLimit(rate)
     replayed = 0
     batches = store.replayable_keys(
@@ -84,10 +88,10 @@ def replay(
     )
     for keys in batches:
         if selection.archive:
-            enqueued = store.replay_archived([row_id for (row_id,) in keys], exchange=exchange, routing_key=routing_key)
+            enqueued = store.replay_archived([row_id for (row_id,) in keys], exchange=exchange, **route)
         else:
             streams, versions = zip(*keys, strict=True)
-            enqueued = store.replay_logged(streams, versions, exchange=exchange or "", routing_key=routing_key)
+            enqueued = store.replay_logged(streams, versions, exchange=exchange or "", **route)
         replayed += enqueued
         if progress:
             progress(len(keys))

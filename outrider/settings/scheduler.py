@@ -32,10 +32,6 @@ class SchedulerSettings(ServiceSettings):
     dead_letter_retention_seconds: PositiveSeconds | None = Field(
         default=None, description="how long dead letters are kept; none: for ever"
     )
-    event_retention_seconds: PositiveSeconds | None = Field(
-        default=None,
-        description="how long events of streams are kept, except the newest of each stream; none: for ever",
-    )
     inbox_retention_seconds: PositiveSeconds = Field(
         default=14 * 86_400,
         description="how long consumers' inboxes remember an event; must be longer than a message can be redelivered",

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from tempfile import TemporaryFile
 from typing import Any, NamedTuple
 
@@ -105,15 +105,38 @@ class OperatorQueries(QueryRunner):
                 yield [tuple(key) for key in json.loads(line)]
 
     def replay_logged(
-        self, streams: Sequence[str], versions: Sequence[int], *, exchange: str, routing_key: str | None
+        self,
+        streams: Sequence[str],
+        versions: Sequence[int],
+        *,
+        exchange: str,
+        routing_key: str | None,
+        replay_id: str,
     ) -> int:
         """Enqueue these events of the log again; returns how many were found."""
-        route = {"exchange": exchange, "routing_key": routing_key}
+        route = {"exchange": exchange, "routing_key": routing_key, "replay_id": replay_id}
         return int(self._value("replay_logged", streams=list(streams), versions=list(versions), **route))
 
-    def replay_archived(self, ids: Sequence[int], *, exchange: str | None, routing_key: str | None) -> int:
+    def replay_archived(
+        self, ids: Sequence[int], *, exchange: str | None, routing_key: str | None, replay_id: str
+    ) -> int:
         """Enqueue these archived messages again; returns how many were found."""
-        return int(self._value("replay_archived", ids=list(ids), exchange=exchange, routing_key=routing_key))
+        route = {"exchange": exchange, "routing_key": routing_key, "replay_id": replay_id}
+        return int(self._value("replay_archived", ids=list(ids), **route))
+
+    # -- the log of event streams -------------------------------------------------------------------------------------
+
+    def count_deletable_events(self, *, older_than: timedelta, category: str | None) -> int:
+        """How many events `delete_events` would delete."""
+        return int(self._value("count_deletable_events", older_than=older_than, category=category))
+
+    def delete_events(self, *, older_than: timedelta, category: str | None, batch_size: int) -> int:
+        """Delete one batch of events, but the newest of each stream; returns how many."""
+        return int(self._value("delete_events", older_than=older_than, category=category, batch_size=batch_size))
+
+    def forget_subject(self, subject: str) -> bool:
+        """Delete the key of a subject; returns whether it had one."""
+        return bool(self._value("forget_subject", subject=subject))
 
     # -- one message by hand ------------------------------------------------------------------------------------------
 

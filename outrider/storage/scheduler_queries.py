@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import NamedTuple
 
 from outrider.storage.message import Message
@@ -72,14 +72,6 @@ class SchedulerQueries(QueryRunner):
 
     def prune_inbox(self, *, retention_seconds: float, batch_size: int) -> int:
         return self._prune("prune_inbox", retention_seconds, batch_size)
-
-    def prune_events(
-        self, *, retention_seconds: float, batch_size: int, after: datetime | None
-    ) -> tuple[int, int, datetime | None]:
-        """One batch of old events: how many were examined, how many were deleted, and where the next batch begins."""
-        retention = timedelta(seconds=retention_seconds)
-        (row,) = self._execute("prune_events", retention=retention, batch_size=batch_size, after=after)
-        return row[0], row[1], row[2]
 
     def forget_workers(self, *, unseen_seconds: float) -> int:
         """Delete the presence rows of services that were killed; returns how many."""

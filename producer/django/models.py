@@ -129,6 +129,10 @@ class StoredEvent(models.Model):
     content_encoding: models.TextField[Any, Any] = models.TextField()
     headers = JsonText()
     created_at: models.DateTimeField[Any, Any] = models.DateTimeField()
+    epoch: models.IntegerField[Any, Any] = models.IntegerField()
+    transaction_id: models.BigIntegerField[Any, Any] = models.BigIntegerField()
+    position: models.BigIntegerField[Any, Any] = models.BigIntegerField()
+    type_version: models.SmallIntegerField[Any, Any] = models.SmallIntegerField()
 
     class Meta:
         managed = False

@@ -136,15 +136,26 @@ AND e.version > %(after)s::text::bigint
 -- between two appends.
 max(e.created_at) OVER (PARTITION BY e.stream ORDER BY e.version), e.stream, e.version
 
+-- replay_headers --
+-- Part of a JSON object: the headers that tell a consumer of a replay. Its id is a UUID.
+'"replayed": true,"replay_id":"' || %(replay_id)s::text::uuid || '"'
+
 -- replayed_event --
--- INSERT of an event `e` of the log into the outbox, with the header `replayed`.
+-- INSERT of an event `e` of the log into the outbox, with the headers of its append but those of the context, and those
+-- of the replay.
 INSERT INTO :"schema".outbox (
     event_id, event_type, aggregate_type, aggregate_id, ordering_key, exchange, routing_key, payload, content_type,
     content_encoding, headers)
 SELECT e.event_id, e.event_type, nullif(split_part(e.stream, ':', 1), e.stream),
        nullif(substr(e.stream, length(split_part(e.stream, ':', 1)) + 2), ''), e.stream, %(exchange)s::text,
        coalesce(%(routing_key)s::text, e.event_type), e.payload, e.content_type, e.content_encoding,
-       (:stream_headers || ',"replayed": true' || :own_headers)::json
+       (:stream_headers
+        || CASE WHEN strpos(e.stream, ':') > 0
+                THEN ',"aggregate_type":' || to_json(split_part(e.stream, ':', 1))::text || ',"aggregate_id":'
+                     || to_json(substr(e.stream, strpos(e.stream, ':') + 1))::text
+                ELSE '' END
+        || CASE WHEN e.type_version = 1 THEN '' ELSE ',"type_version":' || e.type_version END
+        || ',' || :replay_headers || :own_headers)::json
 
 -- estimated_pending --
 -- The planner's estimate of the number of rows in the outbox.

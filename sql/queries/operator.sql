@@ -189,7 +189,7 @@ SELECT e.stream, e.version FROM :"schema".outbox_event AS e
 WITH replayed AS (
     :replayed_event
       FROM (SELECT k.position, l.stream, l.version, l.event_id, l.event_type, l.payload, l.content_type,
-                   l.content_encoding, l.headers::text AS headers
+                   l.content_encoding, l.type_version, l.headers::text AS headers
               FROM unnest(%(streams)s::text[], %(versions)s::bigint[]) WITH ORDINALITY AS k (stream, version, position)
               JOIN :"schema".outbox_event AS l ON l.stream = k.stream AND l.version = k.version) AS e
      ORDER BY e.position
@@ -215,15 +215,18 @@ SELECT e.event_type, count(*), min(e.delivered_at), max(e.delivered_at) FROM :"s
 SELECT e.id FROM :"schema".outbox_archive AS e WHERE :archive_selected ORDER BY e.id;
 
 -- replay_archived --
--- Enqueue these archived messages again, with the header `replayed`, to their old exchange and routing key unless
--- others are given. created_at is new, so a time to live starts again. Returns how many were found.
+-- Enqueue these archived messages again, to their old exchange and routing key unless others are given. The headers of
+-- the replay come last: of two equal names in JSON the last one counts, and the message may have been a replay before.
+-- created_at is new, so a time to live starts again. Returns how many were found.
 WITH replayed AS (
     INSERT INTO :"schema".outbox (
         event_id, schema_version, event_type, aggregate_type, aggregate_id, ordering_key, exchange, routing_key,
         payload, content_type, content_encoding, headers, properties, declarations, context)
     SELECT e.event_id, e.schema_version, e.event_type, e.aggregate_type, e.aggregate_id, e.ordering_key,
            coalesce(%(exchange)s::text, e.exchange), coalesce(%(routing_key)s::text, e.routing_key),
-           e.payload, e.content_type, e.content_encoding, ('{"replayed": true' || :own_headers)::json,
+           e.payload, e.content_type, e.content_encoding,
+           (CASE WHEN e.headers ~ '^\s*\{\s*\}\s*$' THEN '{' ELSE regexp_replace(e.headers, '\s*\}\s*$', ',') END
+            || :replay_headers || '}')::json,
            e.properties, e.declarations, e.context
       FROM (SELECT a.id, a.event_id, a.schema_version, a.event_type, a.aggregate_type, a.aggregate_id, a.ordering_key,
                    a.exchange, a.routing_key, a.payload, a.content_type, a.content_encoding,
@@ -244,3 +247,53 @@ SELECT id FROM :"schema".outbox WHERE id > %(after)s AND event_id = %(event_id)s
 SELECT NULL, attempts, last_error FROM :"schema".outbox WHERE id = %(id)s
 UNION ALL
 SELECT reason, attempts, last_error FROM :"schema".outbox_dead_letter WHERE id = %(id)s;
+
+-- lock_timeout --
+-- How long the statements of this transaction wait for a lock.
+SELECT set_config('lock_timeout', %(milliseconds)s::text, true);
+
+-- add_epoch --
+-- Record the next epoch of the log, on this server. Returns its number.
+INSERT INTO :"schema".outbox_epoch (epoch, system_identifier)
+SELECT (SELECT max(epoch) + 1 FROM :"schema".outbox_epoch), system_identifier FROM pg_control_system()
+RETURNING epoch;
+
+-- move_to_epoch --
+-- Move the events that were appended since the log was restored here into the new epoch: those with an id that this
+-- server has given out, behind the last event (by position) with an id that it has not. Returns their ids.
+UPDATE :"schema".outbox_event AS e
+   SET epoch = %(epoch)s
+ WHERE e.epoch = %(epoch)s - 1
+   AND e.transaction_id < pg_snapshot_xmax(pg_current_snapshot())::text::bigint
+   AND e.position > (SELECT max(f.position) FROM :"schema".outbox_event AS f
+                      WHERE f.epoch = %(epoch)s - 1
+                        AND f.transaction_id >= pg_snapshot_xmax(pg_current_snapshot())::text::bigint)
+RETURNING e.event_id;
+
+-- deletable_events --
+-- Fragment: events `e` that were appended before a time, of one category or of all. Not the newest event of a stream,
+-- which holds the stream's version.
+e.created_at < statement_timestamp() - %(older_than)s::interval
+AND (%(category)s::text IS NULL OR split_part(e.stream, ':', 1) = %(category)s::text)
+AND EXISTS (SELECT 1 FROM :"schema".outbox_event AS newer WHERE newer.stream = e.stream AND newer.version > e.version)
+
+-- count_deletable_events --
+-- How many events delete_events would delete.
+SELECT count(*) FROM :"schema".outbox_event AS e WHERE :deletable_events;
+
+-- delete_events --
+-- Delete one batch of events of the log, for ever. Returns how many.
+WITH gone AS (
+    DELETE FROM :"schema".outbox_event
+     WHERE ctid = ANY(ARRAY(SELECT e.ctid FROM :"schema".outbox_event AS e WHERE :deletable_events LIMIT %(batch_size)s))
+    RETURNING 1
+)
+SELECT count(*) FROM gone;
+
+-- forget_subject --
+-- Delete the key of a subject; what remains is that it was forgotten. A row even if the subject had no key: it can get
+-- none any more. Returns whether it had one.
+INSERT INTO :"schema".outbox_subject_key AS k (subject, key, forgotten_at)
+VALUES (%(subject)s::text, NULL, clock_timestamp())
+ON CONFLICT (subject) DO UPDATE SET key = NULL, forgotten_at = coalesce(k.forgotten_at, clock_timestamp())
+RETURNING (SELECT o.key IS NOT NULL FROM :"schema".outbox_subject_key AS o WHERE o.subject = %(subject)s::text);

@@ -122,26 +122,6 @@ DELETE FROM :"schema".outbox_dead_letter
         LIMIT %(batch_size)s))
 RETURNING id;
 
--- prune_events --
--- Delete events past their retention. The newest event of a stream is never deleted: it holds the stream's version. To
--- not examine those again in every batch, the walk continues at `after` (null: the start). Returns how many events were
--- examined, how many were deleted, and where the next batch begins.
-WITH old AS MATERIALIZED (
-    SELECT e.ctid AS place, e.stream, e.version, e.created_at FROM :"schema".outbox_event AS e
-     WHERE e.created_at < statement_timestamp() - %(retention)s::interval
-       AND e.created_at > coalesce(%(after)s::timestamptz, '-infinity')
-     ORDER BY e.created_at
-     LIMIT %(batch_size)s
-), gone AS (
-    DELETE FROM :"schema".outbox_event
-     WHERE ctid = ANY(ARRAY(
-           SELECT old.place FROM old
-            WHERE EXISTS (SELECT 1 FROM :"schema".outbox_event AS newer
-                           WHERE newer.stream = old.stream AND newer.version > old.version)))
-    RETURNING 1
-)
-SELECT (SELECT count(*) FROM old), (SELECT count(*) FROM gone), (SELECT max(created_at) FROM old);
-
 -- prune_inbox --
 -- Delete marks of processed events past their retention. As prune_archive; by ctid, because a mark is never updated.
 DELETE FROM :"schema".outbox_inbox

@@ -21,7 +21,7 @@ SELECT version FROM :"schema".outbox_migration ORDER BY version;
 SELECT c.relname FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = c.relnamespace
  WHERE n.nspname = %(schema)s AND c.relkind IN ('r', 'p')
    AND c.relname IN ('outbox', 'outbox_dead_letter', 'outbox_archive', 'outbox_event', 'outbox_inbox',
-                     'outbox_worker', 'outbox_migration');
+                     'outbox_worker', 'outbox_migration', 'outbox_epoch', 'outbox_snapshot', 'outbox_subject_key');
 
 -- publication_shape --
 -- What the publication publishes; no row when it does not exist.
@@ -68,6 +68,13 @@ SELECT extract(epoch FROM substring(pg_get_expr(d.adbin, d.adrelid) FROM '''(.+)
   JOIN pg_class AS c ON c.oid = d.adrelid
   JOIN pg_namespace AS n ON n.oid = c.relnamespace
  WHERE n.nspname = %(schema)s AND c.relname = 'outbox' AND a.attname = 'next_attempt_at';
+
+-- log_origin --
+-- Whether the current epoch of the log began on another server. No row: the log is empty, and its order in no danger.
+SELECT o.system_identifier AS log_server, c.system_identifier::text AS this_server
+  FROM pg_control_system() AS c
+ CROSS JOIN (SELECT system_identifier FROM :"schema".outbox_epoch ORDER BY epoch DESC LIMIT 1) AS o
+ WHERE EXISTS (SELECT 1 FROM :"schema".outbox_event);
 
 -- kept_rows --
 -- What dropping the tables would delete: undelivered messages, dead letters, archived messages, events, inbox marks.

@@ -40,3 +40,31 @@ SELECT kind, name, role, host, pid, version, started_at, last_seen_at,
   FROM :"schema".outbox_worker
  ORDER BY kind, last_seen_at DESC, name
  LIMIT %(most)s;
+
+-- state_log --
+-- The log of event streams: its epoch, the events that readers cannot see yet (at most `most` are counted), whether it
+-- was restored from another server, and the session or prepared transaction, of any database, that holds readers back:
+-- the one with the oldest transaction id. Its text is short where this role may not see more.
+WITH :log_end
+SELECT log_end.epoch,
+       (SELECT count(*) FROM (
+            SELECT 1 FROM :"schema".outbox_event AS e
+             WHERE (e.epoch, e.transaction_id) >= (log_end.epoch, log_end.transaction_id) LIMIT %(most)s) AS u) AS unreadable,
+       log_end.restored,
+       oldest.holder AS held_back_by,
+       oldest.seconds AS held_back_seconds
+  FROM log_end
+  LEFT JOIN LATERAL (
+       SELECT h.holder, h.seconds
+         FROM (SELECT age(a.backend_xid) AS transactions,
+                      concat('process ', a.pid, ' (', concat_ws(', ', nullif(a.application_name, ''), a.usename, a.state,
+                             a.backend_type, 'database ' || a.datname), ')') AS holder,
+                      extract(epoch FROM clock_timestamp() - a.xact_start)::float8 AS seconds
+                 FROM pg_stat_activity AS a
+                WHERE a.backend_xid IS NOT NULL AND a.pid <> pg_backend_pid()
+               UNION ALL
+               SELECT age(p.transaction), concat('prepared transaction ', p.gid, ' (database ', p.database, ')'),
+                      extract(epoch FROM clock_timestamp() - p.prepared)::float8
+                 FROM pg_prepared_xacts AS p) AS h
+        ORDER BY h.transactions DESC
+        LIMIT 1) AS oldest ON true;

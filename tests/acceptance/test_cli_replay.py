@@ -9,6 +9,8 @@ from tests.fixtures.database import Database
 from tests.fixtures.message_commands import run_cli, run_cli_json
 from tests.fixtures.rows import insert_rows, query, store_of
 
+REPLAY = "00000000-0000-4000-8000-00000000000a"
+
 
 def take_rows(store: Store) -> list[tuple[str, str, str, str]]:
     """Delete all rows of the outbox, and return them."""
@@ -33,22 +35,40 @@ def test_events_of_streams_are_replayed(database: Database) -> None:
 
         assert "select what to replay" in run_cli(database, "replay", "--exchange", "shop", status=2)
         assert "give --exchange" in run_cli(database, "replay", "--stream", "order:1", status=2)
-        preview = run_cli(database, "replay", "--type", "order.p*", "--dry-run").splitlines()
+        assert "give --exchange" in run_cli(database, "replay", "--stream", "order:1", "--dry-run", status=2)
+        preview = run_cli(database, "replay", "--type", "order.p*", "--exchange", "shop", "--dry-run").splitlines()
         assert preview[0] == "would replay 4"
         assert [line.split()[:2] for line in preview[2:]] == [["order.paid", "2"], ["order.placed", "2"]]
         assert take_rows(store) == []
 
         output = run_cli(
-            database, "replay", "--stream", "order:1", "--after", "1", "--exchange", "again", "--rate", "50"
+            database,
+            "replay",
+            "--stream",
+            "order:1",
+            "--after",
+            "1",
+            "--exchange",
+            "again",
+            "--rate",
+            "50",
+            "--replay-id",
+            REPLAY,
         )
         assert output == "replayed 2\n"
         assert take_rows(store) == [
-            ("order.paid", "again", "order.paid", '{"stream":"order:1","stream_version":2,"replayed": true}'),
-            ("order.sent", "again", "order.sent", '{"stream":"order:1","stream_version":3,"replayed": true}'),
+            (
+                f"order.{verb}",
+                "again",
+                f"order.{verb}",
+                f'{{"stream":"order:1","stream_version":{version},"aggregate_type":"order","aggregate_id":"1",'
+                f'"replayed": true,"replay_id":"{REPLAY}"}}',
+            )
+            for version, verb in ((2, "paid"), (3, "sent"))
         ]
-        route = ("--exchange", "", "--routing-key", "all")
+        route = ("--exchange", "", "--routing-key", "all", "--replay-id", REPLAY)
         assert run_cli_json(database, "replay", "--since", "1h", "--until", "2999-01-01T00:00Z", *route) == [
-            {"replayed": 6}
+            {"replayed": 6, "replay_id": REPLAY}
         ]
         assert [(kind, key) for kind, _, key, _ in take_rows(store)] == [(kind, "all") for kind, _, _, _ in original]
 
@@ -61,13 +81,16 @@ def test_archived_messages_are_replayed_to_their_old_or_a_given_exchange(databas
         store.settle(ids, archive=True)
         store.connection.execute("UPDATE outbox_archive SET created_at = created_at - interval '1 day'")
 
-        assert run_cli(database, "replay", "--archive", "--all") == "replayed 4\n"
+        again = ("--replay-id", REPLAY)
+        assert run_cli(database, "replay", "--archive", "--all", *again) == "replayed 4\n"
         replayed = query(
             store.connection,
             "SELECT event_id, created_at > clock_timestamp() - interval '1 hour' FROM outbox ORDER BY id",
         )
         assert replayed == [(event_id, True) for event_id in event_ids]  # or the broker would drop what has expired
-        assert take_rows(store)[:1] == [("order.placed", "shop", "q0", '{"replayed": true,"tenant": "a"}')]
+        assert take_rows(store)[:1] == [
+            ("order.placed", "shop", "q0", f'{{"tenant": "a","replayed": true,"replay_id":"{REPLAY}"}}')
+        ]
         options = ("--type", "*.placed", "--exchange", "elsewhere", "--routing-key", "r")
-        assert run_cli_json(database, "replay", "--archive", *options) == [{"replayed": 3}]
+        assert run_cli_json(database, "replay", "--archive", *options, *again) == [{"replayed": 3, "replay_id": REPLAY}]
         assert {row[1:3] for row in take_rows(store)} == {("elsewhere", "r")}

@@ -81,6 +81,7 @@ def test_set_up_prints_what_it_did_and_the_second_time_that_everything_exists(
         "migration 1 (initial) of the schema public: applied",
         "migration 2 (parked rows need a key) of the schema public: applied",
         "migration 3 (failed rows) of the schema public: applied",
+        "migration 4 (event order) of the schema public: applied",
         "publication outbox: created",
         f"slot {slot}: created",
         "rows from before the slot: none",

@@ -115,7 +115,7 @@ def test_a_missing_slot_is_null_and_what_a_role_may_not_read_is_named(bare_stage
         parts = urlsplit(bare_stage.database.dsn)
         dsn = parts._replace(netloc=f"{name}@{parts.hostname}:{parts.port}").geturl()
         document = as_json({"OUTRIDER_DATABASE_URL": dsn})
-        assert document["unseen"].keys() == {"dead", "archive", "workers", "slot"}
+        assert document["unseen"].keys() == {"dead", "archive", "event_log", "workers", "slot"}
         assert "permission denied for view pg_replication_slots" in document["unseen"]["slot"]
         assert document["queues"]["pending"] == 0
         shown = run_outrider("status", env={"OUTRIDER_DATABASE_URL": dsn, "COLUMNS": "160"})

@@ -8,8 +8,9 @@ import psycopg
 import pytest
 from sqlalchemy import create_engine, text
 from sqlalchemy.orm import Session, sessionmaker
+from structlog.testing import capture_logs
 
-from outrider.consumer import Consumer
+from outrider.consumer import Consumer, Delivery
 from outrider.errors import SettingsError
 from outrider.producer import Outbox
 from tests.fixtures.database import Database
@@ -84,3 +85,40 @@ def test_a_database_of_the_wrong_kind_is_refused_at_the_start(work: Work, databa
         pass
     with pytest.raises(SettingsError, match="give the worker a database"), work.worker(consumer):
         pass
+
+
+def test_a_replayed_event_reaches_a_consumer_with_an_inbox_once_for_each_replay(work: Work, database: Database) -> None:
+    seen: list[tuple[str, str | None]] = []
+
+    def apply(message: Delivery) -> None:
+        seen.append((message.event_id, message.replay_id))
+
+    def connect() -> psycopg.Connection[Any]:
+        return psycopg.connect(database.dsn)
+
+    with work.worker(Consumer(apply, queue=work.queue, inbox=True), database=connect):
+        work.publish(message_id=FIRST)
+        for replay in ("one", "one", "two"):
+            work.publish(message_id=FIRST, headers={"replayed": True, "replay_id": replay})
+        work.wait_until_processed("done", 3)
+        work.wait_until_processed("duplicate", 1)
+    assert sorted(seen, key=str) == sorted([(FIRST, None), (FIRST, "one"), (FIRST, "two")], key=str)
+
+
+def test_a_handler_that_wants_no_replays_gets_none_and_the_log_says_so(work: Work, database: Database) -> None:
+    seen: list[str | None] = []
+
+    async def apply(message: Delivery) -> None:
+        seen.append(message.replay_id)
+
+    with (
+        capture_logs() as lines,
+        work.worker(Consumer(apply, queue=work.queue, replays=False)),
+    ):
+        work.publish(message_id=FIRST, headers={"replay_id": "one"})
+        work.publish(message_id=SECOND)
+        work.wait_until_processed("done")
+        work.wait_until_processed("duplicate")
+    assert seen == [None]
+    (line,) = [line for line in lines if line["event"] == "replay_skipped"]
+    assert (line["event_id"], line["replay_id"]) == (FIRST, "one")

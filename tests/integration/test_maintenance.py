@@ -116,7 +116,6 @@ def test_archive_and_dead_letters_are_pruned_by_their_age(store: Store) -> None:
     assert task.run_once(store) == {
         "pruned_archive": 3,
         "pruned_dead_letters": 0,
-        "pruned_events": 0,
         "pruned_inbox": 0,
         "forgotten_workers": 0,
     }
@@ -145,27 +144,6 @@ def test_the_presence_row_of_a_killed_service_is_deleted_after_a_day(store: Stor
     )
     assert Prune(settings()).run_once(store)["forgotten_workers"] == 1
     assert query(store.connection, "SELECT name FROM outbox_worker") == ["living"]
-
-
-def test_old_events_are_pruned_but_the_newest_of_a_stream_keeps_its_version(
-    store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(prune, "BATCH_SIZE", 4)
-    store.connection.execute(
-        "INSERT INTO outbox_event (stream, version, event_id, event_type, payload, created_at) "
-        "SELECT 'stream-' || s, v, gen_random_uuid(), 'e', '', clock_timestamp() - interval '2 days' "
-        "FROM generate_series(1, 5) AS s, generate_series(1, 3) AS v"
-    )
-    store.connection.execute("UPDATE outbox_event SET created_at = clock_timestamp() WHERE stream = 'stream-5'")
-    task = Prune(settings(event_retention_seconds=DAY))
-    pruned = task.run_once(store)["pruned_events"]
-    while task.unfinished:
-        pruned += task.run_once(store)["pruned_events"]
-    assert pruned == 4 * 2
-    left = query(
-        store.connection, "SELECT stream, array_agg(version ORDER BY version) FROM outbox_event GROUP BY 1 ORDER BY 1"
-    )
-    assert left == [*((f"stream-{each}", [3]) for each in range(1, 5)), ("stream-5", [1, 2, 3])]
 
 
 def test_inbox_marks_are_pruned_after_two_weeks_or_the_set_retention_in_small_batches(
@@ -388,7 +366,7 @@ def test_the_role_of_the_scheduler_has_all_privileges_that_it_needs(store: Store
     store.defer(ids[4:5], claim="s/1", cooldown_seconds=1)
     store.release(ids[5:], claim="s/1")
     store.next_due()
-    retention = {"archive_retention_seconds": DAY, "dead_letter_retention_seconds": DAY, "event_retention_seconds": DAY}
+    retention = {"archive_retention_seconds": DAY, "dead_letter_retention_seconds": DAY}
     tasks: list[MaintenanceTask] = [
         ShowPresence("scheduler", "s1", Health()),
         Unpark(),

@@ -8,10 +8,11 @@ import threading
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import Any
+from uuid import UUID
 
 import pytest
 
-from outrider import Context, Event, EventStreams, Outbox, OutsideTransactionError
+from outrider import Context, Event, EventStreams, Outbox, OutsideTransactionError, SubjectEncryption
 from outrider.errors import ConcurrencyError
 from outrider.storage.sql_files import script
 from tests.fixtures.database import Database
@@ -140,12 +141,14 @@ def test_many_concurrent_appends_leave_no_gaps_and_keep_the_order(database: Data
 
 
 @every_stack
-def test_replayed_events_carry_the_header_replayed(stack: Stack, database: Database) -> None:
+def test_replayed_events_carry_what_they_carried_and_the_id_of_the_replay(stack: Stack, database: Database) -> None:
+    later = Event(event_type="b", payload={"type": "b"}, type_version=2)
+
     async def scenario() -> Any:
         async with stack.transaction(database.dsn) as (handle, _):
-            await settled(STREAMS.append(handle, "order:42", events("a", "b")))
+            await settled(STREAMS.append(handle, "order:42", [*events("a"), later]))
             await settled(STREAMS.append(handle, "plain", [Event(event_type="a", payload=b"x", headers={"k": "v"})]))
-            replayed = await settled(STREAMS.replay(handle, stream="order:42", after=1))
+            replayed = await settled(STREAMS.replay(handle, stream="order:42", after=1, replay_id=UUID(int=1)))
             by_type = await settled(STREAMS.replay(handle, event_type="a", exchange="other", routing_key="r"))
             return replayed, by_type
 
@@ -154,11 +157,21 @@ def test_replayed_events_carry_the_header_replayed(stack: Stack, database: Datab
         database, "event_type, exchange, routing_key, ordering_key, aggregate_id, headers::text, event_id"
     )[3:]
     assert first[:5] == ("b", "shop", "b", "order:42", "42")
-    assert json.loads(first[5]) == {"stream": "order:42", "stream_version": 2, "replayed": True}
+    assert json.loads(first[5]) == {
+        "stream": "order:42",
+        "stream_version": 2,
+        "aggregate_type": "order",
+        "aggregate_id": "42",
+        "type_version": 2,
+        "replayed": True,
+        "replay_id": str(UUID(int=1)),
+    }
     assert first[6] == outbox_rows(database, "event_id")[1][0]
     assert second[:5] == ("a", "other", "r", "order:42", "42")
     assert third[:5] == ("a", "other", "r", "plain", None)
-    assert json.loads(third[5]) == {"stream": "plain", "stream_version": 1, "replayed": True, "k": "v"}
+    headers = json.loads(third[5])
+    assert headers.pop("replay_id") == json.loads(second[5])["replay_id"] != str(UUID(int=1))
+    assert headers == {"stream": "plain", "stream_version": 1, "replayed": True, "k": "v"}
 
 
 def test_a_time_range_is_replayed_in_the_order_of_versions_even_if_the_clock_was_set_back(
@@ -202,7 +215,7 @@ def test_the_context_is_in_the_message_and_not_in_the_event_log(database: Databa
     }
 
 
-def test_a_producers_role_can_append_load_and_replay(database: Database) -> None:
+def test_a_producers_role_can_append_read_save_snapshots_encrypt_and_replay(database: Database) -> None:
     roles = {kind: f"{kind}_{database.name}" for kind in ("producer", "consumer", "relay", "scheduler", "observer")}
     with database.connect() as connection:
         connection.execute(script("roles.sql", schema="public", **roles))
@@ -213,6 +226,13 @@ def test_a_producers_role_can_append_load_and_replay(database: Database) -> None
                 with pytest.raises(ConcurrencyError):
                     STREAMS.append(connection, "s", events("b"), expected_version=0)
                 assert len(STREAMS.load(connection, "s")) == 1
+                assert STREAMS.read(connection) == []
+                STREAMS.save_snapshot(connection, "s", 1, {"n": 1})
+                STREAMS.save_snapshot(connection, "s", 1, {"n": 2})
+                assert STREAMS.load_snapshot(connection, "s").state == {"n": 2}  # type: ignore[union-attr]
+                encrypted = EventStreams(Outbox(context=None), codec=SubjectEncryption())
+                encrypted.append(connection, "t", [Event(event_type="a", payload="secret", subject="ada")])
+                assert encrypted.load(connection, "t")[0].data == "secret"
                 assert STREAMS.replay(connection, stream="s") == 1
         finally:
             for role in roles.values():

@@ -56,7 +56,6 @@ HOT_PATH: Mapping[str, dict[str, Any]] = {
     "sample": {"most": 1000},
     "prune_archive": {"retention": timedelta(days=1), "batch_size": 1000},
     "prune_dead_letters": {"retention": timedelta(days=1), "batch_size": 1000},
-    "prune_events": {"retention": timedelta(days=1), "batch_size": 1000, "after": None},
 }
 
 

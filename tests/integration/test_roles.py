@@ -27,7 +27,7 @@ from tests.fixtures.stage import Stage
 JOBS = ("producer", "relay", "scheduler", "consumer", "observer")
 TABLES = (
     *("outbox", "outbox_dead_letter", "outbox_archive", "outbox_event", "outbox_inbox", "outbox_worker"),
-    "outbox_migration",
+    *("outbox_migration", "outbox_epoch", "outbox_snapshot"),
 )
 
 Roles = dict[str, str]
@@ -136,6 +136,9 @@ FORBIDDEN: dict[str, tuple[LiteralString, ...]] = {
         "TRUNCATE outbox",
         "DELETE FROM outbox_event",
         "UPDATE outbox_event SET payload = ''",
+        "UPDATE outbox_subject_key SET key = NULL",
+        "DELETE FROM outbox_subject_key",
+        "INSERT INTO outbox_epoch (epoch, system_identifier) VALUES (2, '')",
         "SELECT count(*) FROM outbox_dead_letter",
         "SELECT count(*) FROM outbox_archive",
         "SELECT count(*) FROM outbox_worker",
@@ -177,6 +180,8 @@ FORBIDDEN: dict[str, tuple[LiteralString, ...]] = {
         "INSERT INTO outbox_event (stream, version, event_id, event_type, payload) "
         "VALUES ('s', 1, gen_random_uuid(), 'e', '')",
         "UPDATE outbox_event SET payload = ''",
+        "DELETE FROM outbox_event",
+        "SELECT key FROM outbox_subject_key",
         "INSERT INTO outbox_inbox (consumer, event_id) VALUES ('c', 'e')",
         "INSERT INTO outbox_migration (version, name) VALUES (99, 'x')",
         "SELECT pg_create_logical_replication_slot('forbidden', 'pgoutput')",
@@ -190,6 +195,7 @@ FORBIDDEN: dict[str, tuple[LiteralString, ...]] = {
         "INSERT INTO outbox (event_type, routing_key, payload) VALUES ('e', 'q', '')",
         "SELECT pg_create_logical_replication_slot('forbidden', 'pgoutput')",
         "CREATE TABLE mine (id int)",
+        "SELECT key FROM outbox_subject_key",
     ),
 }
 
@@ -227,7 +233,6 @@ def test_both_services_do_all_their_work_as_their_roles(stage: Stage, roles: Rol
         database_url=url_of(stage.database, roles["scheduler"]),
         archive_retention_seconds=86_400,
         dead_letter_retention_seconds=86_400,
-        event_retention_seconds=86_400,
     )
     scheduler = stage.run_service("outrider.retry_scheduler", env=environment)
     scheduler.wait_for_line("scheduler_active")

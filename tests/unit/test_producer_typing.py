@@ -17,7 +17,18 @@ import sqlalchemy
 from sqlalchemy import orm
 from sqlalchemy.ext import asyncio as sqlalchemy_asyncio
 
-from outrider import BatchReceipt, EventStreams, Outbox, Receipt, StoredEvent
+from outrider import (
+    Aggregate,
+    BatchReceipt,
+    EventPage,
+    EventStreams,
+    Outbox,
+    Position,
+    Receipt,
+    Repository,
+    Snapshot,
+    StoredEvent,
+)
 from outrider.producer.handles import _adapter_for_class
 
 if TYPE_CHECKING:
@@ -63,6 +74,17 @@ def checked_by_mypy(
     assert_type(streams.append(async_connection, "order:42", []), Awaitable[int])
     assert_type(streams.load(connection, "order:42"), list[StoredEvent])
     assert_type(streams.load(async_connection, "order:42"), Awaitable[list[StoredEvent]])
+    assert_type(streams.read(connection, category="order"), EventPage)
+    assert_type(streams.read(async_connection, limit=10), Awaitable[EventPage])
+    assert_type(streams.iterate_log(connection), Iterator[StoredEvent])
+    assert_type(streams.iterate_log(async_connection), AsyncIterator[StoredEvent])
+    assert_type(streams.end(connection), Position)
+    assert_type(streams.last_version(async_connection, "order:42"), Awaitable[int])
+    assert_type(streams.exists(connection, "order:42"), bool)
+    assert_type(streams.load_snapshot(connection, "order:42"), Snapshot | None)
+    orders = Repository(streams, Aggregate, category="order")
+    assert_type(orders.load(connection, 42), Aggregate)
+    assert_type(orders.execute(async_connection, 42, print), Awaitable[Aggregate])
     assert_type(streams.iterate(connection, "order:42"), Iterator[StoredEvent])
     assert_type(streams.iterate(async_connection, "order:42"), AsyncIterator[StoredEvent])
     assert_type(streams.replay(connection, stream="order:42"), int)

@@ -9,11 +9,22 @@ from collections.abc import Iterator
 from psycopg.conninfo import conninfo_to_dict
 
 from outrider.operations.diagnostic_queries import Unavailable, fetch, fetch_one, only_column, try_fetch
-from outrider.operations.doctor import publication, replication, roles, server, services, slot, table, timeline
+from outrider.operations.doctor import (
+    event_log,
+    publication,
+    replication,
+    roles,
+    server,
+    services,
+    slot,
+    table,
+    timeline,
+)
 from outrider.operations.doctor.broker import Route
 from outrider.operations.doctor.clock import CLOCK_CHECK, check_clock, check_database_clock, clock_offset
 from outrider.operations.doctor.finding import Finding, not_checked, ok
 from outrider.operations.doctor.options import DoctorOptions, DoctorSettings
+from outrider.operations.event_log import read_log_origin, read_log_state
 from outrider.operations.outbox_state import COUNT_LIMIT, read_queue_counts, read_workers
 from outrider.operations.setup.facts import (
     SlotState,
@@ -50,6 +61,7 @@ class DatabaseCheck:
         yield self._check_migrations()
         if self._vacuum:
             yield from self._check_tables()
+            yield from self._check_log()
             yield from self._check_roles()
             yield from self._check_services()
             ahead = try_fetch(fetch_one, self._store, only_column, "doctor_clock")
@@ -130,6 +142,18 @@ class DatabaseCheck:
         yield table.check_vacuum(self._vacuum[0], self._limits)
         oldest = fetch_one(self._store, table.OldestTransaction, "doctor_oldest_transaction")
         yield table.check_oldest_transaction(oldest, self._options.longest_transaction_seconds)
+
+    def _check_log(self) -> Iterator[Finding]:
+        state = read_log_state(self._store, most=COUNT_LIMIT)
+        if isinstance(state, Unavailable):
+            yield not_checked("event log", state)
+            return
+        origin = try_fetch(read_log_origin, self._store)
+        if isinstance(origin, Unavailable):
+            yield not_checked("event log", origin)
+        else:
+            yield event_log.check_origin(origin, restored=state.restored)
+        yield event_log.check_readers(state, self._options.longest_transaction_seconds)
 
     def _check_roles(self) -> Iterator[Finding]:
         required, schema, own_role = roles.required_grants(), self._settings.schema_name, self._server.role

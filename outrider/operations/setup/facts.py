@@ -110,17 +110,21 @@ class Facts:
     slot: SlotState | None
     roles: frozenset[str] = frozenset()
     """Those of the roles that were asked for which exist."""
+    log_moved: bool = False
+    """The current epoch of the event log began on another server."""
 
 
 def read_facts(store: Store, *, publication: str, slot: str, roles: Iterable[str] = ()) -> Facts:
+    tables = frozenset(name for (name,) in _rows(store, "schema_tables", schema=store.queries.schema))
     return Facts(
         server=read_server(store),
-        tables=frozenset(name for (name,) in _rows(store, "schema_tables", schema=store.queries.schema)),
+        tables=tables,
         applied=applied_migrations(store),
         handover_seconds=handover_seconds(store),
         publication=publication_shape(store, publication),
         slot=slot_state(store, slot),
         roles=frozenset(name for (name,) in _rows(store, "doctor_roles", names=list(roles))),
+        log_moved="outbox_epoch" in tables and any(log != this for log, this in _rows(store, "log_origin")),
     )
 
 

@@ -71,6 +71,8 @@ def plan_setup(facts: Facts, target: Target, migrations: Iterable[Migration]) ->
         )
     ]
     steps += [_migration_step(facts, target, migration) for migration in migrations]
+    if facts.log_moved:
+        steps.append(Step("server", "event log", "was written on another server: run `outrider events new-epoch`"))
     if target.handover_seconds is not None:
         steps.append(_handover_step(facts, target, target.handover_seconds))
     if target.roles:
