@@ -22,6 +22,7 @@ pytest_plugins = [
     "tests.fixtures.services",
     "tests.fixtures.stage",
     "tests.fixtures.worker",
+    "tests.fixtures.wheel",
 ]
 
 # A busy machine is slow, not wrong.

@@ -40,6 +40,8 @@ def load_click_command(name: str) -> Any:
     try:
         return scripts.load_command(name)
     except ModuleNotFoundError as error:
+        if error.name is None or error.name.partition(".")[0] == "outrider":
+            raise
         raise SettingsError(f"`{name}` needs {error.name}: pip install 'outrider[services]'") from error
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -11,9 +10,9 @@ import pytest
 
 from outrider.embedded.postgres import Postgres
 from tests.fixtures.broker import Broker
-from tests.fixtures.commands import ROOT
 from tests.fixtures.database import Database, create_database, drop_database
 from tests.fixtures.django_project import NEWEST, Project, django_release
+from tests.fixtures.documentation import documented
 from tests.fixtures.servers import SharedPostgres
 from tests.fixtures.services import RunService
 from tests.fixtures.waiting import wait_for
@@ -59,12 +58,9 @@ def test_a_later_migration_of_the_outbox_is_not_blocked_by_the_checks(tmp_path: 
     assert project.manage("check", "--database", "default", "--fail-level", "WARNING").returncode == 1
 
 
-def documented(first_line: str) -> str:
-    """The block of docs/django.md that starts with this line; `...` is what the project has already."""
-    text = (ROOT / "docs" / "django.md").read_text()
-    [block] = [each for each in re.findall(r"```python\n(.*?)```", text, re.DOTALL) if each.startswith(first_line)]
-    return str(block).replace("[..., ", "[*filter('outrider.producer.django'.__ne__, INSTALLED_APPS), ")
-
+PAGE = "docs/django.md"
+# Instead of `[..., `: the project's applications, without the one that the block adds.
+OTHER_APPS = "[*filter('outrider.producer.django'.__ne__, INSTALLED_APPS), "
 
 PLACE_AN_ORDER = """
 import json
@@ -85,12 +81,13 @@ def test_the_documented_first_hour_delivers_an_event_and_a_task(
 ) -> None:
     server = private_postgres(settings={"wal_level": "logical"})
     files = {
-        "shop/celery.py": documented("# shop/celery.py"),
-        "shop/models.py": documented("from django.dispatch import receiver"),
+        "shop/celery.py": documented(PAGE, "# shop/celery.py"),
+        "shop/models.py": documented(PAGE, "from django.dispatch import receiver"),
         "shop/urls.py": "from django.urls import include, path\n"
-        + documented("urlpatterns = [").replace("    ...,\n", ""),
+        + documented(PAGE, "urlpatterns = [").replace("    ...,\n", ""),
     }
-    project = Project(tmp_path, server.dsn(), settings=documented("# settings.py"), files=files).create()
+    settings = documented(PAGE, "# settings.py").replace("[..., ", OTHER_APPS)
+    project = Project(tmp_path, server.dsn(), settings=settings, files=files).create()
     project.variables = {"BROKER_URL": rabbit.url}
     done = project.manage("migrate")
     assert done.returncode == 0, done.stderr
@@ -101,7 +98,7 @@ def test_the_documented_first_hour_delivers_an_event_and_a_task(
     rabbit.declare_exchange("shop", type="topic")
     queue = rabbit.declare_queue()
     rabbit.bind(queue, "shop", "order.placed")
-    order = PLACE_AN_ORDER + documented("# anywhere: events")
+    order = PLACE_AN_ORDER + documented(PAGE, "# anywhere: events")
     project.shell(f"{order}    bill.apply_async([42], queue={rabbit.declare_queue()!r})\nprint(json.dumps(None))")
     relay = project.start(run_service, "outbox_relay")
     scheduler = project.start(run_service, "outbox_retry_scheduler")

@@ -6,25 +6,22 @@ clone, beside a project that has packages of its own called `producer`, `consume
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
-import sys
 import tarfile
 import uuid
 import venv
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import pytest
 
-from outrider.embedded.process import ProcessGuard, ServerProcess
 from tests.fixtures.broker import Broker
 from tests.fixtures.commands import ROOT
 from tests.fixtures.database import Database, create_database, drop_database
 from tests.fixtures.servers import SharedPostgres
 from tests.fixtures.waiting import wait_for
+from tests.fixtures.wheel import Adopter, run, stop
 
 PROJECT = {
     "manage.py": """
@@ -93,65 +90,8 @@ def test_what_is_published_is_recorded(outbox, assert_event_published):
 """,
 }
 
-
-@pytest.fixture(scope="session")
-def outside() -> Iterator[Path]:
-    """A directory outside the clone: pytest's own may be inside, where programs find the clone's configuration."""
-    with TemporaryDirectory(prefix="outrider-wheel-") as directory:
-        yield Path(directory)
-
-
-@pytest.fixture(scope="session")
-def distribution(outside: Path) -> Path:
-    """A directory with the sdist, and the wheel that was built from the sdist."""
-    directory = outside / "distribution"
-    source = directory / "source"
-    listed = _run(["git", "ls-files", "--cached", "--others", "--exclude-standard"], cwd=ROOT).splitlines()
-    for name in listed:  # without what building and testing leave behind in the clone
-        if (ROOT / name).is_symlink() or (ROOT / name).is_file():
-            (source / name).parent.mkdir(parents=True, exist_ok=True)
-            if (ROOT / name).is_symlink():
-                (source / name).symlink_to((ROOT / name).readlink())
-            else:
-                (source / name).write_bytes((ROOT / name).read_bytes())
-    _run([sys.executable, "-m", "build", "--outdir", str(directory), str(source)], cwd=directory)
-    return directory
-
-
-class Adopter:
-    """A project in a directory of its own, with an environment that holds the wheel and what it depends on."""
-
-    def __init__(self, directory: Path, scripts: Path, settings: dict[str, str]) -> None:
-        self.directory = directory
-        self._scripts = scripts
-        self._environment = {"PATH": f"{scripts}{os.pathsep}{os.environ['PATH']}", "HOME": str(directory), **settings}
-        self._guard = ProcessGuard()
-        for name, text in PROJECT.items():
-            (directory / name).parent.mkdir(parents=True, exist_ok=True)
-            (directory / name).write_text(text)
-        (directory / "received").mkdir()
-
-    def run(self, *command: str) -> str:
-        return _run([str(self._scripts / command[0]), *command[1:]], cwd=self.directory, env=self._environment)
-
-    def start(self, *command: str, until: str) -> ServerProcess:
-        log_file = self.directory / f"{command[0]}.log"
-        process = self._guard.start(
-            [str(self._scripts / command[0]), *command[1:]],
-            directory=self.directory,
-            environment=self._environment,
-            log_file=log_file,
-            stop_signal=signal.SIGKILL,
-        )
-        process.wait_until_ready(lambda: until in log_file.read_text(), 60)
-        return process
-
-    def wait_for_letter(self, text: str) -> None:
-        received = self.directory / "received" / text
-        wait_for(received.exists, deadline_seconds=60, message=f"the letter {text!r} does not arrive")
-
-    def close(self) -> None:
-        self._guard.close()
+# The environment is shared with tests of applications that need more than the extras `consumer` and `django`.
+NOT_INSTALLED = "import sys; sys.modules.update(celery=None, sqlalchemy=None)"
 
 
 @pytest.fixture
@@ -159,16 +99,6 @@ def empty_database(postgres_server: SharedPostgres) -> Iterator[Database]:
     database = create_database(postgres_server.url)
     yield database
     drop_database(database)
-
-
-@pytest.fixture(scope="session")
-def scripts(distribution: Path) -> Path:
-    """The scripts of an environment with the wheel, pytest, and what the wheel says that it depends on."""
-    venv.create(distribution / "venv", with_pip=True)
-    scripts = distribution / "venv" / "bin"
-    (wheel,) = distribution.glob("*.whl")
-    _run([str(scripts / "pip"), "install", "--quiet", f"{wheel}[consumer,django]", "pytest"], cwd=distribution)
-    return scripts
 
 
 @pytest.fixture
@@ -183,10 +113,14 @@ def adopter(scripts: Path, outside: Path, rabbit: Broker, empty_database: Databa
         "OUTRIDER_BROKER_URL": rabbit.url,
         "OUTRIDER_SLOT": f"slot_{uuid.uuid4().hex[:10]}",
         "OUTRIDER_LOG_FORMAT": "json",
+        "PYTHONPATH": str(outside / "blocked"),
         **address,
     }
-    (outside / "project").mkdir()
+    (outside / "blocked").mkdir()
+    (outside / "blocked" / "sitecustomize.py").write_text(NOT_INSTALLED)
     adopter = Adopter(outside / "project", scripts, settings)
+    adopter.write(PROJECT)
+    (adopter.directory / "received").mkdir()
     yield adopter
     adopter.close()
     for name in (queue, f"{queue}.dlq"):
@@ -218,21 +152,20 @@ def test_a_project_with_packages_of_the_same_names_sends_and_receives(adopter: A
     adopter.run("python", "-m", "pytest", "-q", "-p", "no:cacheprovider")
 
     services = [
-        adopter.start("cdc-relay", until="broker_connected"),
-        adopter.start("retry-scheduler", until="scheduler_active"),
+        *adopter.start_services(),
         adopter.start("outrider", "worker", "consumer.handlers", until="worker_active"),
     ]
     adopter.run("python", "send_letters.py")
-    adopter.wait_for_letter("at once")
-    adopter.wait_for_letter("delayed")
-    for service in services:
-        assert service.end(signal.SIGTERM, 60) == 0
+    for text in ("at once", "delayed"):
+        received = adopter.directory / "received" / text
+        wait_for(received.exists, deadline_seconds=60, message=f"the letter {text!r} does not arrive")
+    stop(*services)
 
 
 def test_a_command_without_its_extra_says_in_one_line_what_to_install(distribution: Path, tmp_path: Path) -> None:
     venv.create(tmp_path, with_pip=True)
     (wheel,) = distribution.glob("*.whl")
-    _run([str(tmp_path / "bin" / "pip"), "install", "--quiet", str(wheel)], cwd=tmp_path)
+    run([str(tmp_path / "bin" / "pip"), "install", "--quiet", str(wheel)], cwd=tmp_path)
     for command in ("outrider", "cdc-relay", "retry-scheduler"):
         done = subprocess.run([tmp_path / "bin" / command, "--help"], check=False, capture_output=True, text=True)
         assert done.returncode == 2
@@ -241,12 +174,5 @@ def test_a_command_without_its_extra_says_in_one_line_what_to_install(distributi
 
 def test_django_lets_a_project_call_its_applications_producer_and_consumer(scripts: Path, tmp_path: Path) -> None:
     for name in ("producer", "consumer", "outbox"):
-        _run([str(scripts / "django-admin"), "startapp", name], cwd=tmp_path, env={"PATH": os.environ["PATH"]})
+        run([str(scripts / "django-admin"), "startapp", name], cwd=tmp_path, env={"PATH": os.environ["PATH"]})
         assert (tmp_path / name / "models.py").exists()
-
-
-def _run(command: list[str], *, cwd: Path, env: dict[str, str] | None = None) -> str:
-    """Its standard output; what it wrote is in the failure."""
-    done = subprocess.run(command, cwd=cwd, env=env, check=False, capture_output=True, text=True, timeout=280)
-    assert done.returncode == 0, f"{' '.join(command)} ended with {done.returncode}:\n{done.stdout}\n{done.stderr}"
-    return done.stdout
