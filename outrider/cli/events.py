@@ -18,11 +18,12 @@ from outrider.cli._options import (
     text,
     yes_flag,
 )
-from outrider.cli._output import confirm, print_json
+from outrider.cli._output import confirm, print_json, print_line
 from outrider.operations.event_log import start_epoch
+from outrider.runtime.command import HelpfulGroup
 
 
-@click.group(name="events", epilog=EXIT_STATUS)
+@click.group(name="events", cls=HelpfulGroup, epilog=EXIT_STATUS)
 def command() -> None:
     """Operate the log of event streams."""
 
@@ -33,9 +34,9 @@ def command() -> None:
 @database_flags
 def new_epoch(config: str | None, yes: bool, as_json: bool, **flags: object) -> None:
     """
-    Begin a new epoch of the log: events that are appended from now on come after all others.
+    Begin a new epoch of the log.
 
-    Needed once after the log was moved to another server: restored from a dump, copied by logical replication, or
+    Events that are appended from now on come after all others. Needed once after the log was moved to another server: restored from a dump, copied by logical replication, or
     upgraded with pg_upgrade. `outrider doctor` says so. Needless epochs do no harm. Appends wait for an instant.
     """
     with open_store(config, flags) as store:
@@ -44,9 +45,9 @@ def new_epoch(config: str | None, yes: bool, as_json: bool, **flags: object) -> 
     if as_json:
         print_json(started._asdict())
         return
-    click.echo(f"epoch {started.epoch} has begun")
+    print_line(f"epoch {started.epoch} has begun")
     if started.moved:
-        click.echo(f"{started.moved} events that were appended since the log was restored are part of it")
+        print_line(f"{started.moved} events that were appended since the log was restored are part of it")
 
 
 @command.command(name="delete", epilog=EXIT_STATUS)
@@ -83,4 +84,4 @@ def delete(
     if as_json:
         print_json({"dry_run": dry_run, "selected": found, "deleted": deleted})
     else:
-        click.echo(f"would delete {found}" if dry_run else f"deleted {deleted}")
+        print_line(f"would delete {found}" if dry_run else f"deleted {deleted}")

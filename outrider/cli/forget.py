@@ -7,7 +7,7 @@ from __future__ import annotations
 import click
 
 from outrider.cli._options import EXIT_STATUS, database_flags, json_flag, open_store, text, yes_flag
-from outrider.cli._output import confirm, print_json
+from outrider.cli._output import confirm, print_json, print_line
 
 
 @click.command(name="forget", epilog=EXIT_STATUS)
@@ -17,8 +17,10 @@ from outrider.cli._output import confirm, print_json
 @database_flags
 def command(config: str | None, subject: str, yes: bool, as_json: bool, **flags: object) -> None:
     """
-    Delete the key of SUBJECT, so that its encrypted payloads can never be read again: in the log of event streams, the
-    outbox, the archive, the dead letters and at consumers.
+    Make the encrypted payloads of SUBJECT unreadable.
+
+    Deletes its key, so that they can never be read again: in the log of event streams, the outbox, the archive, the
+    dead letters and at consumers.
 
     Backups of the database still have the key, and WAL that is archived; unencrypted payloads and read models are not
     touched. Needs the role that owns the tables.
@@ -29,4 +31,4 @@ def command(config: str | None, subject: str, yes: bool, as_json: bool, **flags:
     if as_json:
         print_json({"subject": subject, "had_key": had_key})
     else:
-        click.echo("forgotten" if had_key else "it had no key, and will get none")
+        print_line("forgotten" if had_key else "it had no key, and will get none")

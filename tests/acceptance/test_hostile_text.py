@@ -40,6 +40,8 @@ COMMANDS = {
     "demo",
     "dlq",
     "doctor",
+    "events",
+    "forget",
     "pending",
     "publish",
     "replay",
@@ -173,7 +175,7 @@ def test_no_command_prints_what_a_terminal_obeys(hostile: Stage, rabbit: Broker)
         run("dead", "replay", "--all", "--dry-run", *json_flag)
         run("dead", "discard", "--all", "--dry-run", *json_flag)
         run("dead", "purge", "--older-than", "0s", "--dry-run", *json_flag)
-        run("replay", "--all", "--dry-run", *json_flag)
+        run("replay", "--all", "--exchange", "shop", "--dry-run", *json_flag)
         run("replay", "--all", "--archive", "--dry-run", *json_flag)
         run("doctor", *json_flag, status=1)
         run("doctor", "--exchange", HOSTILE, "--role", f"relay={HOSTILE}", *json_flag, status=1)
@@ -196,6 +198,11 @@ def test_no_command_prints_what_a_terminal_obeys(hostile: Stage, rabbit: Broker)
     run("teardown", "--publication", "foreign_one", "--slot", "none", "--dry-run")
     run("dlq", "list", HOSTILE, status=1)
     run("dlq", "replay", HOSTILE, "--yes", status=1)
+    run("events", "new-epoch", "--yes", shows=False)
+    run("events", "delete", "--older-than", "0s", "--category", HOSTILE, "--yes", shows=False)
+    run("events", "delete", "--older-than", HOSTILE, status=2, shows=False)
+    run("forget", HOSTILE, "--json", "--yes")
+    run("forget", HOSTILE, status=2, shows=False)
     run(HOSTILE, status=2)
     assert terminal.used - {HOSTILE} == COMMANDS - {"demo", "worker"}
 
