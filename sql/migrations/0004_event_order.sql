@@ -4,8 +4,9 @@
 -- Locks: ACCESS EXCLUSIVE on outbox_event until the transaction ends, for as long as it takes to number the events that
 -- exist (one UPDATE of every row) and to build three indexes: about half a minute for a million events. Appends and loads
 -- wait meanwhile. No other table is locked, so messages are enqueued and delivered as always. The added columns have
--- constant defaults, which do not rewrite the table. The lock is waited for at most five seconds. For a large log run sql/setup/event_order_online.sql instead: it
--- does the same in small steps, of which none blocks for longer than an instant.
+-- constant defaults, which do not rewrite the table. The lock is waited for at most five seconds. For a large log run
+-- sql/setup/event_order_online.sql instead: it does the same in small steps, of which none blocks for longer than an
+-- instant.
 --
 -- It fails, and changes nothing, if two events have the same event_id: the message names it.
 SELECT set_config('outrider.lock_timeout', current_setting('lock_timeout'), true);
