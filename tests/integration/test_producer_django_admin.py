@@ -120,6 +120,15 @@ def test_the_outbox_is_shown_with_its_summary_and_retried_with_attempts_reset(st
     assert store.next_due() < 0  # type: ignore[operator]
 
 
+def test_a_row_in_an_unknown_format_is_explained(store: DjangoStore) -> None:
+    (row,) = enqueue("order.placed")
+    client = operator()
+    assert "have a schema_version" not in seen(client, PENDING)
+    OutboxMessage.objects.filter(id=row).update(schema_version=99)
+    assert "1 have a schema_version that this version of Outrider" in " ".join(seen(client, PENDING).split())
+    assert "99" in seen(client, f"{PENDING}{row}/change/")
+
+
 def test_replaying_and_discarding_need_a_confirmation(store: DjangoStore) -> None:
     ids = bury(store, "order.placed", "order.paid", "order.lost")
     client = operator()

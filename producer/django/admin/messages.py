@@ -21,7 +21,7 @@ class OutboxMessageAdmin(ReadOnlyAdmin):
     fields = (
         "id", "event_id", "task_id", "event_type", "ordering_key", "exchange", "routing_key", "dedup_key", "created_at",
         "expires_at", "owner", "claimed_by", "attempts", "next_attempt_at", "last_failed_at", "last_error",
-        "seen_payload",
+        "schema_version", "seen_payload",
     )  # fmt: skip
     actions = ("retry",)
     change_list_template = "admin/outrider/messages.html"
