@@ -36,8 +36,9 @@ def new_epoch(config: str | None, yes: bool, as_json: bool, **flags: object) -> 
     """
     Begin a new epoch of the log.
 
-    Events that are appended from now on come after all others. Needed once after the log was moved to another server: restored from a dump, copied by logical replication, or
-    upgraded with pg_upgrade. `outrider doctor` says so. Needless epochs do no harm. Appends wait for an instant.
+    Events that are appended from now on come after all others. Needed once after the log was moved to another
+    server: restored from a dump, copied by logical replication, or upgraded with pg_upgrade. `outrider doctor` says
+    so. Needless epochs do no harm. Appends wait for an instant.
     """
     with open_store(config, flags) as store:
         confirm(lambda: f"Begin a new epoch of the event log in the schema {store.queries.schema}?", yes=yes)
