@@ -43,10 +43,6 @@ class BrokerOutage(BrokerError):
     """The broker cannot be reached or does not answer. No message is the cause."""
 
 
-class MessageRefused(BrokerError):
-    """The broker answered, and refused one message."""
-
-
 class UndecodableMessage(OutboxError):
     """A row that can never be decoded into a message: it becomes a dead letter."""
 
