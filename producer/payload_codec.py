@@ -22,7 +22,7 @@ class PayloadCodec(Protocol):
 
 
 class Forgotten(NamedTuple):
-    """The data of an event whose subject was forgotten: nobody can decrypt it any more."""
+    """The data of an event whose subject was forgotten: its key is deleted, so it cannot be decrypted."""
 
     subject: str
 

@@ -5,8 +5,8 @@ Snapshots: the state of a stream at a version, so that a long stream is not load
     snapshot = streams.load_snapshot(connection, "account:7")
     events = streams.load(connection, "account:7", after=snapshot.version if snapshot else 0)
 
-The newest snapshot of a stream is kept. A snapshot is never needed: whoever changes the meaning of the state gives it
-another `type_version` and treats the older ones as missing (outrider.producer.repository does).
+The newest snapshot of a stream is kept. A snapshot is never needed. When the meaning of the state changes,
+give it another `type_version`, and treat older ones as missing (outrider.producer.repository does).
 """
 
 from __future__ import annotations

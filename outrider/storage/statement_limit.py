@@ -8,7 +8,7 @@ wait for a standby (the transaction is then committed on this server only). If t
 CANCEL_SECONDS later, the thread shuts the socket down.
 
 In both cases the statement raises QueryCanceled and the connection is closed, also if the server finished the statement
-after all: whoever uses the connection must not go on as if nothing had happened. Connecting has its own timeout.
+after all: the caller must not continue as if the statement had succeeded. Connecting has its own timeout.
 """
 
 from __future__ import annotations
